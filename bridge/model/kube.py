@@ -1,0 +1,110 @@
+"""What the bridge reads of Kubernetes, and the two custom resources through which it speaks to its node controller."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+
+from bridge.model.ownership import Mark, Owner
+
+
+@dataclass(frozen=True, slots=True)
+class LoanSpec:
+    """What the broker wants of one node: the body of ``NodeLoan.spec``.
+
+    With `owner` Kubernetes the node is to be open (no taint, no fence entry), else closed. `evict` allows the
+    controller to evict what still runs. A non-empty `nonce` asks for a proof of emptiness that quotes it.
+    """
+
+    node: str
+    owner: Owner
+    mark: Mark
+    gpus: int
+    evict: bool = False
+    nonce: str = ""
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class LoanStatus:
+    """What the node controller last made true of a node: ``NodeLoan.status``.
+
+    `observed` is the mark of the spec this status answers. `closed`/`open` are what was read back: both latches stand /
+    neither does. `empty_nonce` quotes the nonce of the last proof of emptiness (given from a quorum list after both
+    latches stood, for the node with `node_uid`). `blockers` say what keeps the node from being empty or usable.
+    """
+
+    phase: str = ""
+    observed: Mark | None = None
+    closed: bool = False
+    open: bool = False
+    empty_nonce: str = ""
+    node_uid: str = ""
+    pods_left: int = 0
+    gpus_allocatable: int = 0
+    blockers: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceHolder:
+    """A process that has a GPU device file open, as the inspector on its node saw it."""
+
+    pid: int
+    command: str
+    user: str
+    device: str
+
+    def __str__(self) -> str:
+        return f"process {self.pid} ({self.command}, {self.user}) holds {self.device}"
+
+
+@dataclass(frozen=True, slots=True)
+class Inspection:
+    """An inspector's answer to a nonce. `error` is set when it could not look; then nothing may be concluded."""
+
+    nonce: str
+    holders: tuple[DeviceHolder, ...] = ()
+    error: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class KubeNode:
+    """One Node. `work_pods` keep it from being empty: all but mirror and allow-listed DaemonSet pods."""
+
+    name: str
+    uid: str
+    ready: bool
+    cordoned: bool
+    gpus_allocatable: int
+    gpus_used: int = 0
+    work_pods: tuple[str, ...] = ()
+    spec: LoanSpec | None = None
+    status: LoanStatus = LoanStatus()
+    inspection: Inspection | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PendingPod:
+    """An unschedulable pod that asks for GPUs. `group` names its controller, for people and for grouping."""
+
+    namespace: str
+    name: str
+    uid: str
+    gpus: int
+    group: str
+    priority: int = 0
+    pending_since: datetime | None = None
+    message: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class KubeObservation:
+    """A complete and fresh reading of the shared nodes and of the pods that wait for GPUs, or nothing (`Unreadable`).
+
+    `controller_alive` is False when the node controller's heartbeat is stale: its status is then not to be believed.
+    """
+
+    read_at: datetime
+    nodes: dict[str, KubeNode]
+    pending: tuple[PendingPod, ...] = ()
+    controller_alive: bool = True

@@ -1,0 +1,162 @@
+"""What the ledger holds, as one consistent reading, and the changes that may be committed to it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from datetime import datetime
+from enum import StrEnum
+from typing import Any
+
+from bridge.model.handoff import Handoff, Step
+from bridge.model.ownership import Closure, Lease, Mark, Node, Side
+from bridge.model.policy import Policy
+
+
+class RequestState(StrEnum):
+    PENDING = "pending"
+    ACCEPTED = "accepted"
+    REFUSED = "refused"
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """A person's order to move `nodes` to `destination`, written by any broker replica and answered by the leader."""
+
+    id: str
+    nodes: tuple[str, ...]
+    destination: Side
+    requested_by: str
+    reason: str
+    requested_at: datetime
+    state: RequestState = RequestState.PENDING
+    answer: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class NodeRecord:
+    """What is remembered of a node between two passes.
+
+    `idle_since`: since when it has been seen idle on its owner's side. `backoff_until`: left alone until then after a
+    failed handoff. `unusable`: why its owner cannot use it (an opening that was never proved), or empty.
+    """
+
+    node: Node
+    idle_since: datetime | None = None
+    backoff_until: datetime | None = None
+    unusable: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class FenceAck:
+    """The Slurm agent's word that the fence file on the controller host shows all leases up to `generation`."""
+
+    generation: int
+    at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerState:
+    """Everything the reconciler needs, read in one transaction. Keys of the maps are node names."""
+
+    policy: Policy = field(default_factory=Policy)
+    policy_version: int = 0
+    paused: str = ""
+    generation: int = 0
+    nodes: dict[str, NodeRecord] = field(default_factory=dict)
+    leases: dict[str, Lease] = field(default_factory=dict)
+    handoffs: dict[str, Handoff] = field(default_factory=dict)
+    closures: dict[tuple[str, Side], Closure] = field(default_factory=dict)
+    requests: tuple[Request, ...] = ()
+    fence_ack: FenceAck | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """A line of the append-only log. `id` grows; `actor` is a user or ``broker``."""
+
+    id: int
+    at: datetime
+    kind: str
+    message: str
+    actor: str
+    node: str | None = None
+    handoff: str | None = None
+    lease: str | None = None
+    data: dict[str, Any] = field(default_factory=dict)
+
+
+# --- changes: one commit is a tuple of these, all or nothing ---
+
+
+@dataclass(frozen=True, slots=True)
+class PutLease:
+    """Make `lease` the node's live lease. `replaces` is the (id, generation) that was read, None: no lease yet."""
+
+    lease: Lease
+    replaces: tuple[str, int] | None
+
+
+@dataclass(frozen=True, slots=True)
+class PutHandoff:
+    """Insert `handoff` (`replaces` None) or rewrite it if its stored step is still `replaces`."""
+
+    handoff: Handoff
+    replaces: Step | None
+
+
+@dataclass(frozen=True, slots=True)
+class PutClosure:
+    """Record that a side of a node is (about to be) closed with a mark, or what was read back of it."""
+
+    closure: Closure
+
+
+@dataclass(frozen=True, slots=True)
+class DropClosure:
+    """Forget a closure, after it was read back as lifted. Does nothing when another mark stands there."""
+
+    node: str
+    side: Side
+    mark: Mark
+
+
+@dataclass(frozen=True, slots=True)
+class PutRecord:
+    """Remember what was learned of a node: idle since, backoff, unusable."""
+
+    record: NodeRecord
+
+
+@dataclass(frozen=True, slots=True)
+class PutSighting:
+    """The last thing seen of a node on one side, for people. `unknown` says why nothing is known."""
+
+    node: str
+    side: Side
+    at: datetime
+    summary: dict[str, Any]
+    unknown: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerRequest:
+    id: str
+    state: RequestState
+    answer: str
+
+
+@dataclass(frozen=True, slots=True)
+class Note:
+    """Append a line to the event log."""
+
+    kind: str
+    message: str
+    at: datetime
+    actor: str = "broker"
+    node: str | None = None
+    handoff: str | None = None
+    lease: str | None = None
+    data: dict[str, Any] = field(default_factory=dict)
+
+
+Change = PutLease | PutHandoff | PutClosure | DropClosure | PutRecord | PutSighting | AnswerRequest | Note

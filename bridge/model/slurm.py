@@ -1,0 +1,76 @@
+"""What the bridge reads of Slurm, in Slurm's own words."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+
+
+@dataclass(frozen=True, slots=True)
+class SlurmNode:
+    """One node as slurmctld reports it. `states` are Slurm's flags in capitals, e.g. ``{"IDLE", "DRAIN"}``.
+
+    `gpus` is the configured number (from Gres), `gpus_used` the allocated one. `reason_set_at` and `reason_user` belong
+    to `reason` and outlive the drain that they once explained.
+    """
+
+    name: str
+    states: frozenset[str]
+    gpus: int
+    gpus_used: int = 0
+    reason: str = ""
+    reason_user: str = ""
+    reason_set_at: datetime | None = None
+    partitions: frozenset[str] = frozenset()
+    features: frozenset[str] = frozenset()
+    slurmd_started_at: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SlurmJob:
+    """One job record: a plain job, one het component, or one (possibly still folded) array.
+
+    `nodes` are the allocated nodes (empty while pending). `node_count` and `gpus_per_node` are the request, the latter
+    0 when the job asks for no GPU. `waits_for` is Slurm's pending reason (``Resources``, ``Dependency``…).
+    `task_count` is how many tasks of a pending array may run at once.
+    """
+
+    id: int
+    state: str
+    user: str
+    account: str
+    partition: str
+    name: str = ""
+    priority: int = 0
+    node_count: int = 1
+    gpus_per_node: int = 0
+    nodes: tuple[str, ...] = ()
+    waits_for: str = ""
+    submitted_at: datetime | None = None
+    begins_at: datetime | None = None
+    started_at: datetime | None = None
+    ends_at: datetime | None = None
+    time_limit_s: float | None = None
+    features: str = ""
+    exclusive: bool = False
+    may_requeue: bool = False
+    held: bool = False
+    task_count: int = 1
+    het_job: int | None = None
+    admin_comment: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class SlurmObservation:
+    """A complete, fresh reading of the shared nodes, of all their jobs and of the bridge's reservations.
+
+    Nothing partial is ever put in here: a driver that could not read everything raises `Unreadable` instead.
+    `held` are the nodes inside the bridge's own reservations, one a pool (its second latch).
+    `controller_started_at` lets the core distrust what slurmctld says of nodes right after its restart.
+    """
+
+    read_at: datetime
+    nodes: dict[str, SlurmNode]
+    jobs: tuple[SlurmJob, ...] = ()
+    held: frozenset[str] = frozenset()
+    controller_started_at: datetime | None = None

@@ -1,0 +1,101 @@
+"""Settings of every process, from the environment (``BRIDGE_…``). Secrets come as files, never as values."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from pydantic import Field
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+
+class _Settings(BaseSettings):
+    model_config = SettingsConfigDict(env_prefix="BRIDGE_", frozen=True, extra="ignore")
+
+
+class LogSettings(_Settings):
+    log_level: str = "INFO"
+    log_json: bool = True
+
+
+class StoreSettings(_Settings):
+    """Where the ledger is. With no URL an embedded Postgres is started in `data_dir`."""
+
+    database_url: str = Field(default="", description="postgresql+psycopg://user@host/db, password by file")
+    database_password_file: Path | None = None
+    data_dir: Path = Path("build/postgres")
+
+
+class SlurmSettings(_Settings):
+    """How Slurm is reached: slurmrestd for most, ``scontrol`` for what REST lacks."""
+
+    slurm_url: str = "http://localhost:6820"
+    slurm_user: str = "bridge"
+    slurm_token_file: Path = Path("/run/slurm-bridge-token/token")
+    slurm_timeout_s: float = 5
+    slurm_scontrol: tuple[str, ...] = ("scontrol",)
+
+
+class KubeSettings(_Settings):
+    """How Kubernetes is reached: a kubeconfig file, or the pod's own service account when there is none."""
+
+    kubeconfig: Path | None = None
+    kube_timeout_s: float = 5
+    kube_max_age_s: float = Field(default=5, description="A watch view older than this is UNKNOWN")
+
+
+class ReconcilerSettings(_Settings):
+    """Bounds of the loop. Every one is a time or a number that a site may tighten or widen."""
+
+    holder: str = Field(default="", description="This replica's name; the host name and process id when empty")
+    leader_ttl_s: float = 15
+    call_timeout_s: float = Field(default=5, description="The longest an outside call of a deposed leader may linger")
+    idle_tick_s: float = 2
+    busy_tick_s: float = 0.25
+    close_deadline_s: float = 60
+    clean_deadline_s: float = 900
+    open_deadline_s: float = 120
+    prove_deadline_s: float = 120
+    slurm_settle_s: float = Field(default=5, description="How long a restarted slurmctld is not believed")
+    fence_stale_s: float = Field(default=15, description="A Slurm agent silent for longer is not waited for")
+
+
+class ApiSettings(_Settings):
+    """The REST API. Each line of the token file is ``<name> <role> <token>`` with role reader, operator or admin."""
+
+    api_host: str = "127.0.0.1"
+    api_port: int = 8080
+    token_file: Path = Path("build/tokens")
+
+
+class NodeControllerSettings(_Settings):
+    node_controller_namespace: str = "slurm-kube-bridge"
+    node_controller_holder: str = ""
+    fence_name: str = "shared"
+    probe_port: int = 8081
+    late_bind_wait_s: float = Field(default=0.5, description="Look again this long after the taint for late binds")
+    eviction_grace_s: int | None = Field(default=None, description="Overrides a pod's own grace period")
+
+
+class InspectorSettings(_Settings):
+    node_name: str = Field(default="", description="The Kubernetes node name, from the downward API")
+    inspector_proc: Path = Path("/proc")
+    inspector_devices: tuple[str, ...] = Field(
+        default=("/dev/nvidia[0-9]*", "/dev/nvidiactl", "/dev/nvidia-uvm"), description="Globs of GPU device files"
+    )
+    inspector_recheck_s: float = 0.5
+
+
+class AgentSettings(_Settings):
+    """The Slurm agent on the controller host: keeps the plugin's policy file and the Prolog's fence file fresh."""
+
+    agent_url: str = "http://localhost:8080"
+    agent_token_file: Path = Path("/etc/slurm-bridge/agent-token")
+    agent_dir: Path = Path("/var/lib/slurm-bridge")
+    agent_poll_s: float = 20
+
+
+class ClientSettings(_Settings):
+    """What ``bridgectl`` needs to talk to a broker."""
+
+    url: str = "http://127.0.0.1:8080"
+    client_token_file: Path = Path("build/tokens-admin")
