@@ -1,0 +1,233 @@
+"""What one observation proves about one side of a node.
+
+``FailClosed``
+    A side that was not read wholly and freshly is UNKNOWN: every fact about it is False and `unknown` says why, so that
+    nothing moves and nothing is killed on it. A node state that we do not know counts as not empty and not ready.
+``NotOurs``
+    A drain is ours only if its reason starts with the exact mark of the ledger's closure and the user and time of
+    setting are those that we read back when we set it. Any other drain is a person's (`foreign`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from bridge.model.errors import Unreadable
+from bridge.model.handoff import Handoff
+from bridge.model.kube import KubeNode, KubeObservation
+from bridge.model.ownership import Closure, Lease, Mark, Node
+from bridge.model.slurm import SlurmJob, SlurmNode, SlurmObservation
+
+EMPTY_STATES = frozenset({"IDLE", "DRAIN", "MAINTENANCE", "RESERVED"})
+"""The flags that a Slurm node may carry while it counts as empty; any other flag means work, or not knowing."""
+
+READY_STATES = frozenset({"IDLE", "ALLOCATED", "MIXED", "COMPLETING", "PLANNED", "RESERVED"})
+"""The flags that a Slurm node may carry while it counts as offered to jobs."""
+
+INERT_JOB_STATES = frozenset(
+    [
+        "PENDING",
+        "COMPLETED",
+        "CANCELLED",
+        "FAILED",
+        "TIMEOUT",
+        "PREEMPTED",
+        "BOOT_FAIL",
+        "DEADLINE",
+        "OUT_OF_MEMORY",
+        "NODE_FAIL",
+        "REVOKED",
+    ]
+)
+"""Jobs in these states hold no node. Every other state, known to us or not, does."""
+
+
+@dataclass(frozen=True, slots=True)
+class SideFacts:
+    """What is known of a node on one side. With `unknown` set, everything else is False or empty.
+
+    `first_latch` / `second_latch`: our drain and our reservation, or our taint and our fence entry. `foreign`: a
+    person's drain or cordon, in their words. `empty` is a proof, not a guess; `blockers` say why it is missing. `idle`
+    is the weaker "no work here now", good enough to choose a node, never to open one. `answers`: the node itself is up.
+    `opened`: neither latch of ours stands. `ready`: work can start here on all GPUs; `not_ready` says why not.
+    """
+
+    unknown: str = ""
+    first_latch: bool = False
+    second_latch: bool = False
+    foreign: str = ""
+    empty: bool = False
+    idle: bool = False
+    answers: bool = False
+    blockers: tuple[str, ...] = ()
+    opened: bool = False
+    ready: bool = False
+    not_ready: str = ""
+    read_back: tuple[str, datetime | None] | None = None
+    stray_mark: Mark | None = None
+
+    @property
+    def known(self) -> bool:
+        return not self.unknown
+
+    @property
+    def closed(self) -> bool:
+        """Nothing can start here: both latches stand (a person's drain is as good a first latch as ours)."""
+        return self.second_latch and (self.first_latch or bool(self.foreign))
+
+
+def slurm_facts(
+    node: Node, closure: Closure | None, seen: SlurmObservation | Unreadable, *, now: datetime, settle_s: float
+) -> SideFacts:
+    """Facts of the Slurm side. `settle_s` is how long a restarted slurmctld is not believed about emptiness."""
+    if isinstance(seen, Unreadable):
+        return SideFacts(unknown=str(seen))
+    found = seen.nodes.get(node.slurm_name)
+    if found is None:
+        return SideFacts(unknown=f"slurmctld does not list node {node.slurm_name}")
+    drained = "DRAIN" in found.states
+    mark = Mark.parse(found.reason) if drained else None
+    ours = drained and closure is not None and _is_our_drain(found, mark, closure)
+    stray = mark if mark is not None and not ours else None
+    foreign = f"drained by {found.reason_user or 'somebody'}: {found.reason}" if drained and mark is None else ""
+    held = node.slurm_name in seen.held
+    jobs = tuple(job for job in seen.jobs if node.slurm_name in job.nodes and job.state not in INERT_JOB_STATES)
+    blockers = _slurm_blockers(found, jobs, seen, now, settle_s)
+    not_ready = _slurm_not_ready(found, node)
+    return SideFacts(
+        first_latch=ours,
+        second_latch=held,
+        foreign=foreign,
+        empty=held and drained and not blockers,
+        idle=not jobs and found.states <= EMPTY_STATES,
+        answers=bool(found.states) and found.states <= EMPTY_STATES | READY_STATES,
+        blockers=blockers,
+        opened=not ours and not stray and not held,
+        ready=not not_ready and not held,
+        not_ready=not_ready or ("in the bridge's reservation" if held else ""),
+        read_back=(found.reason_user, found.reason_set_at) if ours else None,
+        stray_mark=stray,
+    )
+
+
+def _is_our_drain(found: SlurmNode, mark: Mark | None, closure: Closure) -> bool:
+    if mark != closure.mark:
+        return False
+    if closure.set_at is None:
+        return True
+    # Slurm itself appends " : Not responding" and then stamps user and time anew: the text before it is still ours.
+    slurm_appended = " : " in found.reason
+    return slurm_appended or (found.reason_user, found.reason_set_at) == (closure.set_by, closure.set_at)
+
+
+def _slurm_blockers(
+    found: SlurmNode, jobs: tuple[SlurmJob, ...], seen: SlurmObservation, now: datetime, settle_s: float
+) -> tuple[str, ...]:
+    blockers = [f"job {job.id} of {job.user} is {job.state}" for job in jobs]
+    odd = sorted(found.states - EMPTY_STATES)
+    if odd and not jobs:
+        blockers.append(f"slurmctld shows {'+'.join(odd)}")
+    if "IDLE" not in found.states and not odd:
+        blockers.append(f"slurmctld shows {'+'.join(sorted(found.states)) or 'no state'}")
+    started = seen.controller_started_at
+    if started is not None and now - started < timedelta(seconds=settle_s):
+        blockers.append("slurmctld has just restarted")
+    return tuple(blockers)
+
+
+def _slurm_not_ready(found: SlurmNode, node: Node) -> str:
+    odd = sorted(found.states - READY_STATES)
+    if odd or not found.states:
+        return f"slurmctld shows {'+'.join(sorted(found.states)) or 'no state'}"
+    if found.gpus < node.gpus:
+        return f"slurmctld offers {found.gpus} of {node.gpus} GPUs"
+    return ""
+
+
+def kube_facts(
+    node: Node,
+    lease: Lease | None,
+    closure: Closure | None,
+    handoff: Handoff | None,
+    seen: KubeObservation | Unreadable,
+) -> SideFacts:
+    """Facts of the Kubernetes side, from the node controller's answers about exactly the mark that the ledger holds."""
+    if isinstance(seen, Unreadable):
+        return SideFacts(unknown=str(seen))
+    found = seen.nodes.get(node.kube_name)
+    if found is None:
+        return SideFacts(unknown=f"Kubernetes has no shared node {node.kube_name}")
+    if not seen.controller_alive:
+        return SideFacts(unknown="the node controller's heartbeat is stale")
+    status = found.status
+    answered_closing = closure is not None and status.observed == closure.mark
+    closed = answered_closing and status.closed
+    opened = lease is not None and status.observed == lease.mark and status.open
+    empty = (
+        closed
+        and handoff is not None
+        and status.empty_nonce == handoff.nonce
+        and status.node_uid == found.uid
+        and found.ready
+    )
+    not_ready = _kube_not_ready(found, node)
+    return SideFacts(
+        first_latch=closed,
+        second_latch=closed,
+        foreign="cordoned" if found.cordoned else "",
+        empty=empty,
+        idle=found.ready and found.gpus_used == 0,
+        answers=found.ready,
+        blockers=() if empty else _kube_blockers(found, answered=answered_closing),
+        opened=opened,
+        ready=opened and not not_ready,
+        not_ready=not_ready or ("" if opened else "our taint or fence entry still stands"),
+        stray_mark=_stray_loan(found, lease, closure),
+    )
+
+
+def _kube_blockers(found: KubeNode, *, answered: bool) -> tuple[str, ...]:
+    if not found.ready:
+        return (f"the kubelet of {found.name} does not answer: its pods are UNKNOWN",)
+    if not answered:
+        return ("the node controller has not answered yet",)
+    return found.status.blockers or ("the node controller has not proved the node empty yet",)
+
+
+def _kube_not_ready(found: KubeNode, node: Node) -> str:
+    if not found.ready:
+        return "the kubelet does not answer"
+    if found.cordoned:
+        return "cordoned by a person"
+    if found.gpus_allocatable < node.gpus:
+        return f"the kubelet offers {found.gpus_allocatable} of {node.gpus} GPUs"
+    return ""
+
+
+def _stray_loan(found: KubeNode, lease: Lease | None, closure: Closure | None) -> Mark | None:
+    """The mark of a NodeLoan that is newer than all the ledger knows: a sign of a ledger restored from the past."""
+    if found.spec is None:
+        return None
+    known = [holder.mark.token for holder in (lease, closure) if holder is not None]
+    return found.spec.mark if not known or found.spec.mark.token > max(known) else None
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceFacts:
+    """Whether the node's own inspector proved, for this step's nonce, that no process holds a GPU device."""
+
+    clean: bool = False
+    blockers: tuple[str, ...] = ()
+
+
+def device_facts(node: Node, handoff: Handoff, seen: KubeObservation | Unreadable) -> DeviceFacts:
+    found = None if isinstance(seen, Unreadable) else seen.nodes.get(node.kube_name)
+    answer = found.inspection if found else None
+    if answer is None or answer.nonce != handoff.nonce:
+        return DeviceFacts(blockers=("the inspector has not answered yet",))
+    if answer.error:
+        return DeviceFacts(blockers=(f"the inspector could not look: {answer.error}",))
+    if answer.holders:
+        return DeviceFacts(blockers=tuple(str(holder) for holder in answer.holders))
+    return DeviceFacts(clean=True)
