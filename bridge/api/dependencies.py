@@ -1,0 +1,84 @@
+"""What the API is built from, and how a route gets hold of it and of its caller."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+from fastapi import Depends, Request, Security
+from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
+
+from bridge.api.auth import Principal, Role, TokenFile
+from bridge.api.changes import Changes
+from bridge.api.problems import Problem
+from bridge.api.views import PlanView, StatusView
+from bridge.ports import Clock, Ledger
+
+
+@dataclass(frozen=True, slots=True)
+class ApiDependencies:
+    """Everything `bridge.api.app.create_app` needs.
+
+    `new_id` makes ids of requests. `plan` is a dry run on what is known now and raises `Unreadable` when that is too
+    little; `status` says what this process knows of its own sight and never raises. Both are called on any thread.
+    """
+
+    ledger: Ledger
+    clock: Clock
+    new_id: Callable[[], str]
+    tokens: TokenFile
+    plan: Callable[[], PlanView]
+    status: Callable[[], StatusView]
+
+
+def _dependencies(request: Request) -> ApiDependencies:
+    found: ApiDependencies = request.app.state.dependencies
+    return found
+
+
+def _changes(request: Request) -> Changes:
+    found: Changes = request.app.state.changes
+    return found
+
+
+_BEARER = HTTPBearer(auto_error=False, description="A token from the broker's token file")
+
+
+async def _caller(
+    request: Request, credentials: Annotated[HTTPAuthorizationCredentials | None, Security(_BEARER)]
+) -> Principal:
+    # Async, and so on the event loop: a stat of one small file is cheaper than a thread.
+    if credentials is None:
+        raise _unauthorized("send a header 'Authorization: Bearer <token>'")
+    principal = _dependencies(request).tokens.authenticate(credentials.credentials)
+    if principal is None:
+        raise _unauthorized("this token is not in the broker's token file")
+    return principal
+
+
+def _unauthorized(detail: str) -> Problem:
+    return Problem(401, "unauthorized", detail, headers={"WWW-Authenticate": "Bearer"})
+
+
+def demand(principal: Principal, *roles: Role) -> None:
+    """Raise a 403 unless the role of `principal` covers one of `roles`."""
+    if not any(principal.role.covers(role) for role in roles):
+        needed = " or ".join(roles)
+        raise Problem(403, "forbidden", f"{principal.name} has role {principal.role}; this needs {needed}")
+
+
+def _require(*roles: Role) -> Callable[[Principal], Coroutine[Any, Any, Principal]]:
+    async def required(principal: Annotated[Principal, Depends(_caller)]) -> Principal:
+        demand(principal, *roles)
+        return principal
+
+    return required
+
+
+Deps = Annotated[ApiDependencies, Depends(_dependencies)]
+Polls = Annotated[Changes, Depends(_changes)]
+Reader = Annotated[Principal, Depends(_require(Role.READER))]
+Operator = Annotated[Principal, Depends(_require(Role.OPERATOR))]
+Agent = Annotated[Principal, Depends(_require(Role.AGENT))]
+AgentOrReader = Annotated[Principal, Depends(_require(Role.AGENT, Role.READER))]

@@ -1,0 +1,115 @@
+"""From a policy document to the nodes it speaks of, with every mistake named by its place in the document."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+
+from bridge.api.problems import InputError
+from bridge.model.errors import Invalid
+from bridge.model.ledger import LedgerState
+from bridge.model.ownership import Node
+from bridge.model.policy import Policy, PoolPolicy
+from bridge.slurm import hostlists
+
+_DNS_LABELS = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?(\.[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?)*")
+_MAX_KUBE_NAME_CHARS = 253
+_MAX_ERRORS_A_POOL = 20  # one wrong kube_name is wrong for each of its nodes
+
+
+class InvalidPolicy(Invalid):
+    """A document that is well-formed and still cannot be: `errors` say where, what, and what to do."""
+
+    def __init__(self, errors: list[InputError]) -> None:
+        super().__init__("; ".join(error.message for error in errors))
+        self.errors = errors
+
+
+def inventory(policy: Policy) -> tuple[Node, ...]:
+    """The nodes of all pools, in the order of the document. Raises `InvalidPolicy` with everything that is wrong.
+
+    A node belongs to one pool, has a name that Kubernetes accepts, and the two floors of a pool fit into it.
+    """
+    nodes: list[Node] = []
+    errors: list[InputError] = []
+    for index, pool in enumerate(policy.pools):
+        try:
+            members = _members(pool)
+        except Invalid as error:
+            remedy = "write Slurm host lists such as gpu-[1-4]"
+            errors.append(_error(index, "nodes", str(error), remedy))
+            continue
+        errors += _floors(index, pool, len(members))
+        errors += _names(index, members, nodes)
+        nodes += members
+    if errors:
+        raise InvalidPolicy(errors)
+    return tuple(nodes)
+
+
+def uprooted(nodes: Sequence[Node], state: LedgerState) -> list[str]:
+    """Why nodes of `state` that `nodes` drops, renames or puts into another pool have to stay as they are.
+
+    The ledger refuses the same; this is for a dry run. A node that is lent or in motion carries marks outside under its
+    present names, which nobody would lift any more.
+    """
+    wanted = {node.name: node for node in nodes}
+    kept = []
+    for name, record in sorted(state.nodes.items()):
+        # GPUs may change: no mark is written under them.
+        after = wanted.get(name)
+        if after is not None and replace(after, gpus=record.node.gpus) == record.node:
+            continue
+        why = _why_not(name, state)
+        if why:
+            kept.append(f"{name} {why}")
+    return kept
+
+
+def _why_not(name: str, state: LedgerState) -> str:
+    if name in state.handoffs:
+        return "is in motion"
+    lease = state.leases.get(name)
+    pool = state.policy.pool(state.nodes[name].node.pool)
+    if lease is None or pool is None or lease.owner is pool.home.owner:
+        return ""
+    return f"is owned by {lease.owner}"
+
+
+def _members(pool: PoolPolicy) -> list[Node]:
+    return [
+        Node(
+            name=name, slurm_name=name, kube_name=pool.kube_name.replace("{node}", name), pool=pool.name, gpus=pool.gpus
+        )
+        for name in hostlists.expand(pool.nodes)
+    ]
+
+
+def _floors(index: int, pool: PoolPolicy, nodes: int) -> list[InputError]:
+    floors = pool.slurm.floor_nodes + pool.kubernetes.floor_nodes
+    if floors <= nodes:
+        return []
+    message = f"the floors of pool {pool.name} add up to {floors} nodes and it has {nodes}"
+    return [_error(index, "slurm", message, "lower a floor or add nodes")]
+
+
+def _names(index: int, members: list[Node], others: list[Node]) -> list[InputError]:
+    errors = []
+    pool_of = {node.name: node.pool for node in others}
+    kube_names = {node.kube_name: node.name for node in others}
+    for node in members:
+        if node.name in pool_of:
+            message = f"{node.name} is in pool {pool_of[node.name]} already"
+            errors.append(_error(index, "nodes", message, "list it in one pool only"))
+        elif kube_names.get(node.kube_name):
+            message = f"{node.name} and {kube_names[node.kube_name]} would both be {node.kube_name} in Kubernetes"
+            errors.append(_error(index, "kube_name", message, "make the Kubernetes names differ"))
+        if not _DNS_LABELS.fullmatch(node.kube_name) or len(node.kube_name) > _MAX_KUBE_NAME_CHARS:
+            message = f"{node.kube_name[:80]!r} cannot be the name of a Kubernetes node"
+            errors.append(_error(index, "kube_name", message, "use small letters, digits, '-' and '.'"))
+    return errors[:_MAX_ERRORS_A_POOL]
+
+
+def _error(index: int, field: str, message: str, remedy: str) -> InputError:
+    return InputError(location=("body", "pools", index, field), message=message, remedy=remedy)

@@ -1,0 +1,70 @@
+"""What the Slurm agent writes next to slurmctld: nodes that no job may start on, the policy that job_submit reads."""
+
+from __future__ import annotations
+
+from fastapi import APIRouter
+
+from bridge.api.dependencies import Agent, AgentOrReader, Deps, Polls
+from bridge.api.inputs import After, FenceAckOrder, PollWait
+from bridge.api.problems import Problem, responses
+from bridge.api.views import FenceView, PoolFenceView
+from bridge.model.ledger import FenceAck, LedgerState
+from bridge.model.ownership import Owner, Side
+from bridge.model.policy import PoolPolicy
+
+router = APIRouter(prefix="/v1/slurm/fence", tags=["slurm agent"], responses=responses())
+
+
+@router.get("", operation_id="getFence", summary="The fence, at once or when it changes")
+async def get_fence(
+    deps: Deps, polls: Polls, caller: AgentOrReader, after: After | None = None, wait_s: PollWait = 0
+) -> FenceView:
+    """Answers at once unless the ledger's generation is `after`; then when it changes, or after `wait_s` seconds.
+
+    A new policy version ends the wait too.
+    """
+    first: FenceView | None = None
+
+    def read() -> FenceView:
+        nonlocal first
+        fence = fence_of(deps.ledger.read())
+        first = first or fence
+        return fence
+
+    return await polls.until(read, lambda fence: fence.generation != after or fence != first, wait_s)
+
+
+@router.post("/ack", operation_id="acknowledgeFence", summary="Say what the fence file shows", status_code=204)
+def acknowledge_fence(order: FenceAckOrder, deps: Deps, caller: Agent) -> None:
+    """For role agent alone: the broker opens nothing to Kubernetes on anyone else's word.
+
+    A generation above the ledger's is refused with 409: it comes from a ledger that is not this one.
+    """
+    highest = deps.ledger.read().generation
+    if order.generation > highest:
+        detail = f"generation {order.generation} is above the ledger's {highest}: read the fence again"
+        raise Problem(409, "from-the-future", detail)
+    deps.ledger.acknowledge_fence(FenceAck(generation=order.generation, at=deps.clock.now()))
+
+
+def fence_of(state: LedgerState) -> FenceView:
+    """Closed are the nodes with a live lease that is not Slurm's; one without a lease is not ours to fence yet."""
+    closed = [
+        record.node.slurm_name
+        for name, record in state.nodes.items()
+        if name in state.leases and state.leases[name].owner is not Owner.SLURM
+    ]
+    return FenceView(
+        generation=state.generation,
+        policy_version=state.policy_version,
+        closed=sorted(closed),
+        policy={pool.name: _pool_fence(pool, state) for pool in state.policy.pools},
+    )
+
+
+def _pool_fence(pool: PoolPolicy, state: LedgerState) -> PoolFenceView:
+    nodes = sum(record.node.pool == pool.name for record in state.nodes.values())
+    not_promised = nodes - pool.share(Side.KUBERNETES).floor_nodes
+    limit = pool.share(Side.SLURM).max_nodes
+    most = not_promised if limit is None else min(limit, not_promised)
+    return PoolFenceView(partition=pool.partition, nodes=nodes, max_nodes=max(most, 0), gpus=pool.gpus)

@@ -1,0 +1,28 @@
+"""The shared nodes: who owns each and what keeps it where it is."""
+
+from __future__ import annotations
+
+from fastapi import APIRouter
+
+from bridge.api.dependencies import Deps, Reader
+from bridge.api.inputs import NodeName
+from bridge.api.problems import Problem, responses
+from bridge.api.views import Listing, NodeView
+
+router = APIRouter(prefix="/v1/nodes", tags=["nodes"], responses=responses())
+
+
+@router.get("", operation_id="listNodes", summary="All shared nodes")
+def list_nodes(deps: Deps, caller: Reader) -> Listing[NodeView]:
+    """In order of name: owner, lease, live handoff with what it waits for, closures, idle time, backoff."""
+    state = deps.ledger.read()
+    return Listing[NodeView](now=deps.clock.now(), items=[NodeView.of(name, state) for name in sorted(state.nodes)])
+
+
+@router.get("/{name}", operation_id="getNode", summary="One shared node", responses=responses(404))
+def get_node(name: NodeName, deps: Deps, caller: Reader) -> NodeView:
+    """The same as in the list."""
+    state = deps.ledger.read()
+    if name not in state.nodes:
+        raise Problem(404, "unknown-node", f"no pool of the policy has a node {name}")
+    return NodeView.of(name, state)

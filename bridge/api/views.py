@@ -1,0 +1,338 @@
+"""What the API answers with. Times are UTC; lists carry `now`, the broker's clock, so that ages need no other one."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from enum import StrEnum
+from typing import Any, Generic, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from bridge.model.handoff import Handoff, Step
+from bridge.model.ledger import Event, LedgerState, Request, RequestState
+from bridge.model.ownership import Closure, Lease, Owner, Side
+from bridge.model.policy import Policy
+
+_T = TypeVar("_T")
+
+
+class View(BaseModel):
+    model_config = ConfigDict(frozen=True)
+
+
+class Listing(View, Generic[_T]):
+    """A list, and the broker's time when it was read."""
+
+    now: datetime
+    items: list[_T]
+
+
+# --- how well the broker sees and whether it acts ---
+
+
+class Freshness(StrEnum):
+    """`UNKNOWN` means that nothing may be concluded, and that nothing moves because of it."""
+
+    FRESH = "fresh"
+    UNKNOWN = "unknown"
+
+
+class SourceView(View):
+    """How fresh the broker's reading of one source is."""
+
+    state: Freshness
+    read_at: datetime | None = Field(default=None, description="When it was last read wholly")
+    reason: str = Field(default="", description="Why it is unknown", examples=["connection refused"])
+
+
+class StatusView(View):
+    """What the process itself knows: given to the API by whoever wires it."""
+
+    slurm: SourceView
+    kubernetes: SourceView
+    ledger: SourceView
+    leader: str | None = Field(default=None, description="The replica that leads now", examples=["broker-0"])
+    epoch: int | None = Field(default=None, description="The epoch of that leader", examples=[7])
+    last_tick_age_s: float | None = Field(
+        default=None, description="Seconds since this replica finished a pass of its loop; none on a standby"
+    )
+
+
+class StatusReport(StatusView):
+    """The status of the broker."""
+
+    now: datetime
+    paused: str | None = Field(default=None, description="Why no handoff starts; empty when not paused, none: unknown")
+    policy_version: int | None = None
+    nodes_by_owner: dict[Owner, int] = {}
+    handoffs_live: int | None = None
+
+
+# --- nodes ---
+
+
+class LeaseView(View):
+    """The live lease of a node."""
+
+    id: str = Field(examples=["k3v9q2m8"])
+    epoch: int
+    generation: int = Field(description="Grows with every change of owner", examples=[42])
+
+    @classmethod
+    def of(cls, lease: Lease) -> LeaseView:
+        return cls(id=lease.id, epoch=lease.epoch, generation=lease.generation)
+
+
+class ClosureView(View):
+    """A side that the bridge holds closed, and who the scheduler says set the mark."""
+
+    side: Side
+    mark: str = Field(examples=["bridge:k3v9q2m8:7:42"])
+    set_by: str | None = None
+    set_at: datetime | None = None
+
+    @classmethod
+    def of(cls, closure: Closure) -> ClosureView:
+        return cls(side=closure.side, mark=str(closure.mark), set_by=closure.set_by, set_at=closure.set_at)
+
+
+class HandoffBrief(View):
+    """The handoff that a node is in."""
+
+    id: str
+    step: Step
+    source: Side
+    destination: Side
+    reason: str
+    step_began_at: datetime
+    step_deadline_at: datetime
+    blockers: list[str] = Field(description="What the step waits for", examples=[["job 17 runs until 12:40"]])
+
+    @classmethod
+    def of(cls, handoff: Handoff) -> HandoffBrief:
+        return cls(
+            id=handoff.id,
+            step=handoff.step,
+            source=handoff.source,
+            destination=handoff.destination,
+            reason=handoff.reason,
+            step_began_at=handoff.step_began_at,
+            step_deadline_at=handoff.step_deadline_at,
+            blockers=list(handoff.blockers),
+        )
+
+
+class NodeView(View):
+    """One shared node."""
+
+    name: str = Field(examples=["gpu-1"])
+    slurm_name: str
+    kube_name: str = Field(examples=["gpu-1.testbed"])
+    pool: str
+    gpus: int
+    owner: Owner | None = Field(description="Who may start work on it; none: not adopted yet, both sides are open")
+    owner_since: datetime | None = None
+    lease: LeaseView | None = None
+    handoff: HandoffBrief | None = None
+    closures: list[ClosureView] = []
+    idle_since: datetime | None = None
+    backoff_until: datetime | None = Field(default=None, description="Left alone until then after a failed handoff")
+    unusable: str = Field(default="", description="Why its owner cannot use it")
+
+    @classmethod
+    def of(cls, name: str, state: LedgerState) -> NodeView:
+        """The node `name` of `state`; KeyError when it is not in the inventory."""
+        record = state.nodes[name]
+        lease = state.leases.get(name)
+        handoff = state.handoffs.get(name)
+        closures = (state.closures.get((name, side)) for side in Side)
+        return cls(
+            name=name,
+            slurm_name=record.node.slurm_name,
+            kube_name=record.node.kube_name,
+            pool=record.node.pool,
+            gpus=record.node.gpus,
+            owner=lease.owner if lease else None,
+            owner_since=lease.owner_since if lease else None,
+            lease=LeaseView.of(lease) if lease else None,
+            handoff=HandoffBrief.of(handoff) if handoff else None,
+            closures=[ClosureView.of(closure) for closure in closures if closure],
+            idle_since=record.idle_since,
+            backoff_until=record.backoff_until,
+            unusable=record.unusable,
+        )
+
+
+# --- handoffs, requests, events ---
+
+
+class EventView(View):
+    """A line of the append-only log."""
+
+    id: int
+    at: datetime
+    kind: str
+    message: str
+    actor: str = Field(description="A token's name, or broker")
+    node: str | None = None
+    handoff: str | None = None
+    lease: str | None = None
+    data: dict[str, Any] = {}
+
+    @classmethod
+    def of(cls, event: Event) -> EventView:
+        return cls(
+            id=event.id,
+            at=event.at,
+            kind=event.kind,
+            message=event.message,
+            actor=event.actor,
+            node=event.node,
+            handoff=event.handoff,
+            lease=event.lease,
+            data=event.data,
+        )
+
+
+class HandoffView(HandoffBrief):
+    """One node on its way, or arrived, or gone back."""
+
+    node: str
+    lease: str = Field(description="Handoffs with the same lease open together or go back")
+    requested_by: str
+    generation: int
+    evict: bool = Field(description="Whether pods on the source may be evicted")
+    began_at: datetime
+    ended_at: datetime | None
+    outcome: str | None
+
+    @classmethod
+    def of(cls, handoff: Handoff) -> HandoffView:
+        return cls(
+            **HandoffBrief.of(handoff).__dict__,
+            node=handoff.node,
+            lease=handoff.lease,
+            requested_by=handoff.requested_by,
+            generation=handoff.generation,
+            evict=handoff.evict,
+            began_at=handoff.began_at,
+            ended_at=handoff.ended_at,
+            outcome=handoff.outcome,
+        )
+
+
+class StepView(View):
+    """How long a handoff was in one step."""
+
+    step: Step
+    began_at: datetime
+    duration_s: float = Field(description="Until the next step, or until now for the one it is in")
+
+
+class HandoffDetail(HandoffView):
+    """A handoff with its history."""
+
+    now: datetime
+    steps: list[StepView]
+    events: list[EventView]
+
+
+class RequestView(View):
+    """A person's order, and what the leader answered."""
+
+    id: str
+    nodes: list[str]
+    destination: Side
+    reason: str
+    requested_by: str
+    requested_at: datetime
+    state: RequestState
+    answer: str = Field(description="Empty while pending", examples=["2 handoffs begin under lease k3v9q2m8"])
+
+    @classmethod
+    def of(cls, request: Request) -> RequestView:
+        return cls(
+            id=request.id,
+            nodes=list(request.nodes),
+            destination=request.destination,
+            reason=request.reason,
+            requested_by=request.requested_by,
+            requested_at=request.requested_at,
+            state=request.state,
+            answer=request.answer,
+        )
+
+
+# --- plan and policy ---
+
+
+class MoveView(View):
+    """A handoff that the leader would begin now. All `nodes` of one move open together."""
+
+    nodes: list[str]
+    source: Side
+    destination: Side
+    reason: str = Field(examples=["job 17 waits for 2 nodes since 40 s"])
+
+
+class WhyView(View):
+    """Why a node or a demand does not move."""
+
+    subject: str = Field(examples=["gpu-3", "job 17"])
+    reason: str = Field(examples=["changed hands 12 s ago, minimum hold is 60 s"])
+
+
+class PlanView(View):
+    """A dry run of the planner on what is known now."""
+
+    moves: list[MoveView]
+    whys: list[WhyView]
+
+
+class PolicyVersionView(View):
+    """One version of the policy."""
+
+    version: int
+    at: datetime
+    author: str
+    note: str
+    policy: Policy
+
+
+class PolicyChangeView(View):
+    """What a policy document did, or with a dry run would do, to the inventory."""
+
+    version: int = Field(description="The version that is current after the call")
+    dry_run: bool
+    nodes: int = Field(description="Nodes in all pools of the document")
+    joining: list[str] = Field(description="Nodes that come under the bridge")
+    leaving: list[str] = Field(description="Nodes that leave it")
+
+
+class PauseView(View):
+    """Whether new handoffs may start."""
+
+    paused: str = Field(description="The reason; empty when not paused")
+
+
+# --- the Slurm agent's fence ---
+
+
+class PoolFenceView(View):
+    """What job_submit needs to know of a pool to tell a job that it can never run."""
+
+    partition: str
+    nodes: int = Field(description="Nodes of the pool, whoever owns them")
+    max_nodes: int = Field(description="The most of them that Slurm can ever own under the present policy")
+    gpus: int = Field(description="GPUs a node")
+
+
+class FenceView(View):
+    """Which nodes slurmctld must not start a job on."""
+
+    generation: int = Field(
+        description="Highest generation in the ledger; the file written from this shows all up to it"
+    )
+    policy_version: int
+    closed: list[str] = Field(description="Slurm names of the nodes whose lease is not Slurm's")
+    policy: dict[str, PoolFenceView] = Field(description="By pool name")
