@@ -316,18 +316,16 @@ class Cluster:
     # --- controllers of Kubernetes itself ---
 
     def _sync(self, key: str) -> None:
-        """Make as many pods as wanted; when there are too many, those go first that serve least."""
+        """Make as many pods as wanted; of too many, those go that serve least, the youngest first."""
         if not self.apiserver_up:
             return
         deployment = self.deployments[key]
         pods = self.of(key)
         for _ in range(deployment.replicas - len(pods)):
             self._create(deployment)
-        surplus = len(pods) - deployment.replicas
-        if surplus > 0:
-            youngest_first = sorted(pods[::-1], key=lambda pod: (bool(pod.node), pod.ready))
-            for pod in youngest_first[:surplus]:
-                self.delete(pod)
+        by_service = sorted(pods, key=lambda pod: (not pod.ready, not pod.node))
+        for pod in by_service[deployment.replicas :]:
+            self.delete(pod)
         self._schedule_soon()
 
     def _create(self, deployment: Deployment) -> None:

@@ -215,8 +215,8 @@ class World:
                 return lambda: _discard(self.slurm.submit(job))
             case Deploy(deployment=deployment):
                 return lambda: self.kube.cluster.apply(deployment)
-            case Scale(deployment=deployment, replicas=replicas):
-                return lambda: self.kube.cluster.scale(deployment, replicas)
+            case Scale(deployment=key, replicas=replicas):
+                return lambda: self.kube.cluster.scale(key, replicas)
 
 
 def _discard(_: object) -> None:
