@@ -134,10 +134,18 @@ class Ledger(Protocol):
         """Newest first, ended ones included."""
         ...
 
-    def handoff_events(self, handoff: str) -> list[Event]: ...
+    def handoff(self, id: str) -> Handoff | None: ...
+
+    def handoff_events(self, handoff: str) -> list[Event]:
+        """In order of id."""
+        ...
 
     def events(self, *, after: int, limit: int) -> list[Event]:
         """In order of id, those with a larger id than `after`."""
+        ...
+
+    def last_event_id(self) -> int:
+        """The id of the newest event, 0 when there is none."""
         ...
 
     def watch(self, on_change: OnChange) -> None:

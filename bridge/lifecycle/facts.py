@@ -26,7 +26,7 @@ READY_STATES = frozenset({"IDLE", "ALLOCATED", "MIXED", "COMPLETING", "PLANNED",
 """The flags that a Slurm node may carry while it counts as offered to jobs."""
 
 INERT_JOB_STATES = frozenset(
-    [
+    {
         "PENDING",
         "COMPLETED",
         "CANCELLED",
@@ -38,7 +38,7 @@ INERT_JOB_STATES = frozenset(
         "OUT_OF_MEMORY",
         "NODE_FAIL",
         "REVOKED",
-    ]
+    }
 )
 """Jobs in these states hold no node. Every other state, known to us or not, does."""
 

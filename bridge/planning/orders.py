@@ -1,0 +1,48 @@
+"""Judges a move that a person orders. Their word replaces idle age and minimum hold, never a floor or a fact."""
+
+from __future__ import annotations
+
+from bridge.model.ledger import Request
+from bridge.model.ownership import Owner
+from bridge.model.policy import Policy
+from bridge.planning.snapshot import Move, Place, Snapshot, obstacle, owned_usable
+
+
+def judge_order(request: Request, snapshot: Snapshot, policy: Policy) -> Move | str:
+    """The move that `request` asks for, whole, or a sentence that says why it is refused and what would help."""
+    if snapshot.paused:
+        return f"paused ({snapshot.paused}): `bridgectl resume` first"
+    if snapshot.unknown:
+        return f"UNKNOWN moves nothing: {'; '.join(snapshot.unknown)}"
+    source = request.destination.other
+    places: list[Place] = []
+    for name in request.nodes:
+        place = snapshot.place(name)
+        if place is None:
+            return f"node {name} is not in the inventory: `bridgectl nodes` lists it"
+        found = obstacle(place, source)
+        if found:
+            return f"node {name} cannot be taken from {source}: {found}"
+        places.append(place)
+    broken = _broken_floor(places, snapshot, policy, request)
+    if broken:
+        return broken
+    return Move(
+        request.nodes, source, request.destination, request.reason, evict=True, requested_by=request.requested_by
+    )
+
+
+def _broken_floor(places: list[Place], snapshot: Snapshot, policy: Policy, request: Request) -> str:
+    source = request.destination.other
+    for pool in policy.pools:
+        leaving = sum(
+            place.record.node.pool == pool.name and place.lease.owner is not Owner.BRIDGE and place.usable(source)
+            for place in places
+        )
+        usable, floor = owned_usable(snapshot.of_pool(pool.name), source), pool.share(source).floor_nodes
+        if leaving and usable - leaving < floor:
+            return (
+                f"{source} has {usable} usable nodes in pool {pool.name} and a floor of {floor}: "
+                f"{leaving} fewer would break it; change the policy first"
+            )
+    return ""

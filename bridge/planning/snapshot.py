@@ -1,0 +1,109 @@
+"""The planner's view of the fleet: one `Place` a node, with everything that speaks for or against moving it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+
+from bridge.lifecycle.progress import Sight
+from bridge.model.demand import Demand
+from bridge.model.handoff import Handoff
+from bridge.model.ledger import NodeRecord
+from bridge.model.ownership import Lease, Owner, Side
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A node of the inventory, its lease, what is remembered of it and what was just seen."""
+
+    record: NodeRecord
+    lease: Lease
+    handoff: Handoff | None
+    sight: Sight
+
+    @property
+    def name(self) -> str:
+        return self.record.node.name
+
+    @property
+    def heading_for(self) -> Side | None:
+        """The side that owns the node, or will when its handoff ends well."""
+        if self.handoff is None:
+            return self.lease.owner.side
+        owner = self.lease.owner.side
+        return owner if owner is not None else self.handoff.destination
+
+    def usable(self, side: Side) -> bool:
+        """Counts for the floor of `side`: owned by it at rest, known, and offered with all its GPUs."""
+        facts = self.sight.side(side)
+        return self.handoff is None and self.lease.owner is side.owner and facts.known and facts.ready
+
+    def idle_for_s(self, now: datetime) -> float:
+        """Seconds since it was first seen idle on its owner's side; negative when it is busy or unknown."""
+        since = self.record.idle_since
+        return -1.0 if since is None else (now - since).total_seconds()
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """One pass's reading of everything. `unknown` lists the sides that could not be read, with the reason."""
+
+    places: tuple[Place, ...]
+    demands: tuple[Demand, ...]
+    unknown: tuple[str, ...] = ()
+    paused: str = ""
+
+    def of_pool(self, pool: str) -> tuple[Place, ...]:
+        return tuple(place for place in self.places if place.record.node.pool == pool)
+
+    def place(self, name: str) -> Place | None:
+        return next((place for place in self.places if place.name == name), None)
+
+
+@dataclass(frozen=True, slots=True)
+class Move:
+    """Nodes to hand over under one lease: all of a gang, or a single one. `reason` holds the numbers it rests on."""
+
+    nodes: tuple[str, ...]
+    source: Side
+    destination: Side
+    reason: str
+    evict: bool
+    requested_by: str
+
+
+@dataclass(frozen=True, slots=True)
+class Why:
+    """Why `subject` (a demand, a node, a pool) did not lead to a move."""
+
+    subject: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    moves: tuple[Move, ...] = ()
+    whys: tuple[Why, ...] = ()
+
+
+def owned_usable(places: tuple[Place, ...], side: Side) -> int:
+    return sum(place.usable(side) for place in places)
+
+
+def obstacle(place: Place, source: Side) -> str:
+    """Why a node may not be taken from `source` at all, by anybody; empty when it may."""
+    if place.handoff is not None:
+        return f"in motion to {place.handoff.destination} ({place.handoff.step})"
+    if place.lease.owner not in (source.owner, Owner.BRIDGE):
+        return f"owned by {place.lease.owner}"
+    leaving, entering = place.sight.side(source), place.sight.side(source.other)
+    for side, facts in ((source, leaving), (source.other, entering)):
+        if not facts.known:
+            return f"UNKNOWN on the {side} side: {facts.unknown}"
+        if facts.foreign:
+            return f"{facts.foreign} on the {side} side"
+        if facts.stray_mark is not None:
+            return f"carries {facts.stray_mark} on the {side} side, which the ledger does not know"
+        if not facts.answers:
+            return f"does not answer on the {side} side: {facts.not_ready or 'not responding'}"
+    return ""

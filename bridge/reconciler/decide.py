@@ -1,0 +1,338 @@
+"""From facts to changes of the ledger: which handoffs move on, which begin, what is remembered.
+
+Pure but for `Fresh`, which hands out ids and generations. All changes of a pass are committed in one transaction before
+any of them is acted on (``IntentFirst``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
+
+from bridge.lifecycle.progress import Member, Sight, StepBounds, Verdict, enter, judge, postpone
+from bridge.lifecycle.table import Edge, Fact, follow, owner_in
+from bridge.model.handoff import Handoff, Step
+from bridge.model.ledger import (
+    AnswerRequest,
+    Change,
+    DropClosure,
+    LedgerState,
+    NodeRecord,
+    Note,
+    PutClosure,
+    PutHandoff,
+    PutLease,
+    PutRecord,
+    Request,
+    RequestState,
+)
+from bridge.model.ownership import Closure, Lease, Mark, Owner, Side
+from bridge.model.policy import PoolPolicy
+from bridge.planning.adoption import adopt
+from bridge.planning.orders import judge_order
+from bridge.planning.planner import plan
+from bridge.planning.snapshot import Move, Plan, Snapshot
+
+ADOPTER = "adoption"
+
+
+@dataclass(frozen=True, slots=True)
+class Fresh:
+    """Where new ids and generations come from. `epoch` is the leader's, stamped on every lease."""
+
+    epoch: int
+    new_id: Callable[[], str]
+    next_generation: Callable[[], int]
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """The site's bounds on steps; the pool's patience for emptying is its own. All in seconds."""
+
+    close_s: float
+    clean_s: float
+    open_s: float
+    prove_s: float
+
+    def of(self, pool: PoolPolicy | None) -> StepBounds:
+        patience_s = pool.empty_patience_s if pool else 86_400.0
+        return StepBounds(self.close_s, patience_s, self.clean_s, self.open_s, self.prove_s)
+
+
+@dataclass
+class Decider:
+    """Collects the changes of one pass."""
+
+    state: LedgerState
+    seen: dict[str, Sight]
+    now: datetime
+    fresh: Fresh
+    bounds: Bounds
+    changes: list[Change] = field(default_factory=list)
+    _generations: dict[str, int] = field(default_factory=dict)
+    _records: dict[str, NodeRecord] = field(default_factory=dict)
+
+    def decide(self, snapshot: Snapshot, *, may_begin: bool) -> Plan:
+        """Fill `changes`. Without `may_begin` (a new leader's first seconds) nothing new is started."""
+        self._read_closures_back()
+        self._advance()
+        planned = Plan()
+        if may_begin:
+            self._adopt()
+            ordered = self._answer_orders(snapshot)
+            planned = plan(_without(snapshot, ordered), self.state.policy, self.now)
+            for move in planned.moves:
+                self._begin(move)
+        self._remember()
+        return planned
+
+    # --- handoffs that are under way ---
+
+    def _read_closures_back(self) -> None:
+        """Write down who set our drain and when, as Slurm reports it; forget that when the drain has to be set anew."""
+        for (name, side), closure in self.state.closures.items():
+            facts = self.seen[name].side(side) if name in self.seen else None
+            if side is not Side.SLURM or facts is None or not facts.known:
+                continue
+            if facts.read_back and closure.set_at is None:
+                user, at = facts.read_back
+                self.changes.append(PutClosure(replace(closure, set_by=user, set_at=at)))
+            elif (
+                not facts.first_latch and not facts.foreign and facts.stray_mark is None and closure.set_at is not None
+            ):
+                self.changes.append(PutClosure(replace(closure, set_by=None, set_at=None)))
+
+    def _advance(self) -> None:
+        gangs: dict[str, list[Member]] = {}
+        for handoff in self.state.handoffs.values():
+            gangs.setdefault(handoff.lease, []).append(Member(handoff, self.seen[handoff.node]))
+        for gang in gangs.values():
+            for member in gang:
+                verdict = judge(member, gang, self.now)
+                if verdict.fact is not None:
+                    self._follow(member.handoff, follow(member.handoff.step, verdict.fact), verdict)
+                else:
+                    self._wait(member.handoff, verdict)
+
+    def _wait(self, handoff: Handoff, verdict: Verdict) -> None:
+        waiting = replace(handoff, blockers=verdict.blockers)
+        if verdict.unknown:
+            waiting = postpone(waiting, now=self.now, bounds=self._bounds(handoff.node))
+        if waiting != handoff:
+            self.changes.append(PutHandoff(waiting, replaces=handoff.step))
+
+    def _follow(self, handoff: Handoff, edge: Edge, verdict: Verdict) -> None:
+        lease = self.state.leases[handoff.node]
+        owner = owner_in(edge.to, handoff, lease.owner)
+        generation = self._generation(lease.id) if owner is not lease.owner else lease.generation
+        entered = enter(
+            handoff,
+            edge.to,
+            now=self.now,
+            bounds=self._bounds(handoff.node),
+            nonce=self.fresh.new_id(),
+            generation=generation,
+        )
+        if edge.to.ended:
+            entered = replace(entered, outcome="; ".join((edge.why, *verdict.blockers)))
+        self._give(lease, owner, generation, handoff=None if edge.to.ended else handoff.id)
+        if edge.fact is Fact.OPENED:
+            self._drop_closure(handoff, opened=owner)
+        if edge.to is Step.QUARANTINED:
+            opening = handoff.destination if edge.step is Step.OPEN else handoff.source
+            self.changes.append(PutClosure(Closure(handoff.node, opening, self._mark(lease, generation))))
+        self._settle(handoff, edge, verdict)
+        self.changes.append(PutHandoff(entered, replaces=handoff.step))
+        self._note_step(entered, edge, verdict)
+
+    def _give(self, lease: Lease, owner: Owner, generation: int, *, handoff: str | None) -> None:
+        if owner is lease.owner and handoff == lease.handoff:
+            return
+        given = replace(lease, handoff=handoff)
+        if owner is not lease.owner:
+            given = replace(given, owner=owner, generation=generation, epoch=self.fresh.epoch, owner_since=self.now)
+        self.changes.append(PutLease(given, replaces=(lease.id, lease.generation)))
+
+    def _drop_closure(self, handoff: Handoff, *, opened: Owner) -> None:
+        side = opened.side
+        closure = self.state.closures.get((handoff.node, side)) if side else None
+        if closure is not None:
+            self.changes.append(DropClosure(handoff.node, closure.side, closure.mark))
+
+    def _settle(self, handoff: Handoff, edge: Edge, verdict: Verdict) -> None:
+        """What an ended handoff leaves behind on its node."""
+        if not edge.to.ended:
+            return
+        record = self._record(handoff.node)
+        if edge.to is Step.DONE:
+            self._records[handoff.node] = replace(record, idle_since=None, unusable="", backoff_until=None)
+            return
+        pool = self.state.policy.pool(record.node.pool)
+        backoff = timedelta(seconds=pool.failure_backoff_s if pool else 0)
+        unusable = "" if edge.to is Step.RETURNED else "; ".join((edge.why, *verdict.blockers))
+        self._records[handoff.node] = replace(
+            record, idle_since=None, unusable=unusable, backoff_until=self.now + backoff
+        )
+
+    # --- handoffs that begin ---
+
+    def _adopt(self) -> None:
+        for name, record in self.state.nodes.items():
+            pool = self.state.policy.pool(record.node.pool)
+            if name in self.state.leases or pool is None:
+                continue
+            adoption = adopt(self.seen[name], pool.home)
+            if adoption.owner is None:
+                if record.unusable != adoption.reason:
+                    self._records[name] = replace(record, unusable=adoption.reason)
+                    self._note("adoption", f"{name} is not adopted: {adoption.reason}", node=name)
+                continue
+            self._take_in(record, adoption.owner, adoption.reason)
+
+    def _take_in(self, record: NodeRecord, owner: Owner, reason: str) -> None:
+        name = record.node.name
+        lease_id, generation, side = self.fresh.new_id(), self.fresh.next_generation(), owner.side
+        handoff = None
+        if side is not None:
+            handoff = self._handoff(name, lease_id, generation, side.other, Step.ADOPT, reason, ADOPTER, evict=False)
+        lease = Lease(lease_id, name, owner, self.fresh.epoch, generation, self.now, handoff.id if handoff else None)
+        self.changes.append(PutLease(lease, replaces=None))
+        for closed in [side.other] if side else list(Side):
+            self.changes.append(PutClosure(Closure(name, closed, lease.mark)))
+        if handoff is not None:
+            self.changes.append(PutHandoff(handoff, replaces=None))
+        unusable = "" if handoff is not None else reason
+        self._records[name] = replace(record, unusable=unusable)
+        self._note("adoption", f"{name} is taken in as {owner}'s: {reason}", node=name, lease=lease_id)
+
+    def _answer_orders(self, snapshot: Snapshot) -> set[str]:
+        """Begin what persons ordered; returns the nodes that are thereby taken."""
+        taken: set[str] = set()
+        for request in self.state.requests:
+            if request.state is not RequestState.PENDING:
+                continue
+            judged = judge_order(request, _without(snapshot, taken), self.state.policy)
+            if isinstance(judged, Move):
+                taken.update(judged.nodes)
+                handoffs = self._begin(judged)
+                self._answer(request, RequestState.ACCEPTED, f"handoffs {', '.join(handoffs)}")
+            else:
+                self._answer(request, RequestState.REFUSED, judged)
+        return taken
+
+    def _answer(self, request: Request, state: RequestState, answer: str) -> None:
+        self.changes.append(AnswerRequest(request.id, state, answer))
+        message = f"{request.requested_by} asked for {', '.join(request.nodes)} to {request.destination}: {answer}"
+        self.changes.append(Note("order", message, self.now, actor=request.requested_by))
+
+    def _begin(self, move: Move) -> list[str]:
+        lease_id, generation = self.fresh.new_id(), self.fresh.next_generation()
+        handoffs = []
+        for name in move.nodes:
+            handoff = self._handoff(
+                name, lease_id, generation, move.source, Step.CLOSE, move.reason, move.requested_by, evict=move.evict
+            )
+            before = self.state.leases[name]
+            lease = Lease(lease_id, name, Owner.BRIDGE, self.fresh.epoch, generation, self.now, handoff.id)
+            self.changes.append(PutLease(lease, replaces=(before.id, before.generation)))
+            self.changes.append(PutClosure(Closure(name, move.source, lease.mark)))
+            self.changes.append(PutHandoff(handoff, replaces=None))
+            message = f"{name}: {move.source} -> {move.destination} for {move.requested_by}: {move.reason}"
+            data = {"step": str(Step.CLOSE), "direction": f"to_{move.destination}"}
+            self._note("step", message, node=name, handoff=handoff.id, lease=lease_id, data=data)
+            handoffs.append(handoff.id)
+        return handoffs
+
+    def _handoff(
+        self,
+        name: str,
+        lease: str,
+        generation: int,
+        source: Side,
+        step: Step,
+        reason: str,
+        requested_by: str,
+        *,
+        evict: bool,
+    ) -> Handoff:
+        return Handoff(
+            id=self.fresh.new_id(),
+            lease=lease,
+            node=name,
+            source=source,
+            destination=source.other,
+            step=step,
+            reason=reason,
+            requested_by=requested_by,
+            generation=generation,
+            nonce=self.fresh.new_id(),
+            evict=evict,
+            began_at=self.now,
+            step_began_at=self.now,
+            step_deadline_at=self.now + self._bounds(name).of(step),
+        )
+
+    # --- what is remembered ---
+
+    def _remember(self) -> None:
+        """Since when a node at rest is idle, and whether its owner can use it again."""
+        for name, lease in self.state.leases.items():
+            side = lease.owner.side
+            if name not in self.state.nodes or name in self.state.handoffs or side is None:
+                continue
+            record = self._record(name)
+            facts = self.seen[name].side(side)
+            idle_since = (record.idle_since or self.now) if facts.known and facts.idle else None
+            unusable = "" if facts.ready else record.unusable
+            self._records[name] = replace(record, idle_since=idle_since, unusable=unusable)
+        for name, record in self._records.items():
+            if record != self.state.nodes[name]:
+                self.changes.append(PutRecord(record))
+
+    # --- small parts ---
+
+    def _record(self, name: str) -> NodeRecord:
+        return self._records.get(name, self.state.nodes[name])
+
+    def _bounds(self, name: str) -> StepBounds:
+        return self.bounds.of(self.state.policy.pool(self.state.nodes[name].node.pool))
+
+    def _generation(self, lease: str) -> int:
+        """One new generation for all nodes of a lease that change owner in this pass, so that they share one mark."""
+        if lease not in self._generations:
+            self._generations[lease] = self.fresh.next_generation()
+        return self._generations[lease]
+
+    def _mark(self, lease: Lease, generation: int) -> Mark:
+        return Mark(lease.id, self.fresh.epoch, generation)
+
+    def _note_step(self, entered: Handoff, edge: Edge, verdict: Verdict) -> None:
+        details = f" ({'; '.join(verdict.blockers)})" if verdict.blockers else ""
+        self._note(
+            "step",
+            f"{entered.node}: {edge.step} -> {edge.to}: {edge.why}{details}",
+            node=entered.node,
+            handoff=entered.id,
+            lease=entered.lease,
+            data={"from": str(edge.step), "step": str(edge.to), "fact": str(edge.fact)},
+        )
+
+    def _note(
+        self,
+        kind: str,
+        message: str,
+        *,
+        node: str,
+        handoff: str | None = None,
+        lease: str | None = None,
+        data: dict[str, str] | None = None,
+    ) -> None:
+        self.changes.append(Note(kind, message, self.now, node=node, handoff=handoff, lease=lease, data=data or {}))
+
+
+def _without(snapshot: Snapshot, taken: set[str]) -> Snapshot:
+    """The snapshot without nodes that an order took in this very pass."""
+    if not taken:
+        return snapshot
+    return replace(snapshot, places=tuple(place for place in snapshot.places if place.name not in taken))

@@ -1,0 +1,265 @@
+"""The heartbeat: one `tick` observes, commits what follows, and acts; `run` repeats it.
+
+Leadership is a row with an epoch on the database's clock. Every commit checks the epoch in its transaction; outside
+calls are made only while this process, on its own monotonic clock, is sure that its lease has not ended. A leader
+renews by finishing a tick, so a hung one resigns by itself. A new leader begins nothing until the calls of the old
+one, each bounded by `call_timeout_s`, must have ended.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import structlog
+
+from bridge.lifecycle.acts import Act, Standing, acts
+from bridge.lifecycle.progress import Sight
+from bridge.model.errors import BridgeError, CallFailed, Conflict, Fenced, Unreadable
+from bridge.model.ledger import Change, LedgerState, PutHandoff, PutSighting
+from bridge.model.ownership import Node, Side
+from bridge.planning.planner import plan
+from bridge.planning.snapshot import Plan
+from bridge.ports import Clock, KubePort, Ledger, SlurmPort
+from bridge.reconciler import metrics
+from bridge.reconciler.bell import Bell
+from bridge.reconciler.carry_out import carry_out
+from bridge.reconciler.decide import Bounds, Decider, Fresh
+from bridge.reconciler.look import World, observe, sights, snapshot
+
+log = structlog.get_logger()
+
+SIGHTING_EVERY_S = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """The loop's own times, in seconds."""
+
+    leader_ttl_s: float
+    call_timeout_s: float
+    idle_tick_s: float
+    busy_tick_s: float
+    settle_s: float
+    fence_stale_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Pulse:
+    """What the last tick was, for `/v1/status` and the tests. `unknown`: sides that could not be read, and why."""
+
+    epoch: int | None = None
+    finished_monotonic_s: float | None = None
+    unknown: tuple[str, ...] = ()
+    failures: tuple[str, ...] = ()
+    plan: Plan = field(default_factory=Plan)
+
+
+@dataclass
+class _Leading:
+    """Leadership as this process may believe in it. Times are monotonic seconds."""
+
+    epoch: int
+    valid_until_s: float
+    may_begin_from_s: float
+
+
+class Reconciler:
+    """One replica's loop. Not thread-safe: one thread calls `tick`; any thread may read `pulse` or call `preview`."""
+
+    def __init__(
+        self,
+        *,
+        ledger: Ledger,
+        slurm: SlurmPort,
+        kubernetes: KubePort,
+        clock: Clock,
+        new_id: Callable[[], str],
+        holder: str,
+        bounds: Bounds,
+        timing: Timing,
+    ) -> None:
+        self._ledger, self._slurm, self._kubernetes = ledger, slurm, kubernetes
+        self._clock, self._new_id, self._holder = clock, new_id, holder
+        self._bounds, self._timing = bounds, timing
+        self._leading: _Leading | None = None
+        self._sighted_at_s: dict[tuple[str, Side], tuple[float, str]] = {}
+        self.pulse = Pulse()
+
+    # --- the loop ---
+
+    def run(self, bell: Bell, stop: threading.Event) -> None:
+        """Tick until `stop` is set, then resign so that a standby need not wait for the lease to expire."""
+        while not stop.is_set():
+            bell.wait(self.tick())
+        if self._leading is not None:
+            try:
+                self._ledger.resign(self._holder, self._leading.epoch)
+            except BridgeError as why:
+                log.warning("could not resign", why=str(why))
+
+    def tick(self) -> float:
+        """One pass; returns in how many seconds the next one is due if nothing rings before."""
+        try:
+            with metrics.TICK_SECONDS.time():
+                wait_s = self._tick()
+            metrics.TICKS.labels("done").inc()
+        except Fenced as why:
+            self._step_down(str(why))
+            return self._timing.idle_tick_s
+        except (Unreadable, CallFailed, Conflict) as why:
+            # Nothing is decided on a ledger that cannot be read or written, or that changed under our hands.
+            metrics.TICKS.labels("given_up").inc()
+            log.warning("pass given up", why=str(why))
+            return self._timing.busy_tick_s
+        return wait_s
+
+    def _tick(self) -> float:
+        leading = self._leadership()
+        if leading is None:
+            return self._timing.idle_tick_s
+        state = self._ledger.read()
+        world = observe(self._slurm, self._kubernetes)
+        planned, changed = self._commit(leading, state, world)
+        if changed:
+            state = self._ledger.read()
+        calls, failures = self._act(leading, state, world)
+        self._renew(leading)
+        self._report(leading, world, failures, planned)
+        if calls and not failures:
+            return 0.0
+        return self._timing.busy_tick_s if state.handoffs or changed else self._timing.idle_tick_s
+
+    def _commit(self, leading: _Leading, state: LedgerState, world: World) -> tuple[Plan, bool]:
+        now = self._clock.now()
+        seen = sights(state, world, now=now, settle_s=self._timing.settle_s)
+        fresh = Fresh(leading.epoch, self._new_id, self._ledger.next_generation)
+        decider = Decider(state, seen, now, fresh, self._bounds)
+        may_begin = self._clock.monotonic_s() >= leading.may_begin_from_s
+        planned = decider.decide(snapshot(state, world, seen, now), may_begin=may_begin)
+        changes = [*decider.changes, *self._sightings(state, seen)]
+        if changes:
+            self._ledger.commit(leading.epoch, changes)
+            _observe_ends(changes)
+        return planned, bool(decider.changes)
+
+    def _act(self, leading: _Leading, state: LedgerState, world: World) -> tuple[int, list[str]]:
+        outcome = carry_out(
+            self._acts(state, world),
+            self._slurm,
+            self._kubernetes,
+            reservation_of=lambda node: _reservation(state, node),
+            still_leader=lambda: self._clock.monotonic_s() < leading.valid_until_s - self._timing.call_timeout_s,
+        )
+        metrics.CALLS.inc(outcome.calls)
+        metrics.CALL_FAILURES.inc(len(outcome.failures))
+        for failure in outcome.failures:
+            log.warning("outside call failed", failure=failure)
+        return outcome.calls, outcome.failures
+
+    def _acts(self, state: LedgerState, world: World) -> list[Act]:
+        now = self._clock.now()
+        seen = sights(state, world, now=now, settle_s=self._timing.settle_s)
+        standings = [_standing(name, state, world, seen[name]) for name in state.leases if name in state.nodes]
+        found: list[Act] = []
+        for standing in standings:
+            gang = [s for s in standings if s.handoff is not None and s.lease.id == standing.lease.id]
+            found += acts(standing, gang, fence_shows_lease=self._fence_shows(state, standing))
+        return found
+
+    def _fence_shows(self, state: LedgerState, standing: Standing) -> bool:
+        """The controller host's fence file is up to this lease, or its agent is silent and the file goes stale."""
+        ack = state.fence_ack
+        if ack is None or ack.generation >= standing.lease.generation:
+            return True
+        return (self._clock.now() - ack.at).total_seconds() > self._timing.fence_stale_s
+
+    # --- leadership ---
+
+    def _leadership(self) -> _Leading | None:
+        if self._leading is not None and self._clock.monotonic_s() < self._leading.valid_until_s:
+            return self._leading
+        asked_s = self._clock.monotonic_s()
+        before = self._ledger.leader()
+        epoch = self._ledger.campaign(self._holder, self._timing.leader_ttl_s)
+        if epoch is None:
+            self._leading = None
+            metrics.LEADER.set(0)
+            self.pulse = Pulse(finished_monotonic_s=asked_s)
+            return None
+        log.info("leading", epoch=epoch, holder=self._holder)
+        metrics.LEADER.set(epoch)
+        first_ever = epoch == 1 and before is None
+        grace_s = 0.0 if first_ever else self._timing.call_timeout_s
+        self._leading = _Leading(epoch, asked_s + self._timing.leader_ttl_s, asked_s + grace_s)
+        return self._leading
+
+    def _renew(self, leading: _Leading) -> None:
+        asked_s = self._clock.monotonic_s()
+        if not self._ledger.renew(self._holder, leading.epoch, self._timing.leader_ttl_s):
+            raise Fenced(f"epoch {leading.epoch} is over")
+        leading.valid_until_s = asked_s + self._timing.leader_ttl_s
+
+    def _step_down(self, why: str) -> None:
+        metrics.TICKS.labels("fenced").inc()
+        log.error("not the leader any more", why=why)
+        self._leading = None
+
+    # --- what others may see ---
+
+    def preview(self) -> Plan:
+        """What would be planned now, from a fresh reading; commits nothing. Any replica, any thread."""
+        state = self._ledger.read()
+        world = observe(self._slurm, self._kubernetes)
+        now = self._clock.now()
+        seen = sights(state, world, now=now, settle_s=self._timing.settle_s)
+        return plan(snapshot(state, world, seen, now), state.policy, now)
+
+    def _report(self, leading: _Leading, world: World, failures: list[str], planned: Plan) -> None:
+        for side, answer in ((Side.SLURM, world.slurm), (Side.KUBERNETES, world.kubernetes)):
+            metrics.UNKNOWN.labels(str(side)).set(isinstance(answer, Unreadable))
+        self.pulse = Pulse(leading.epoch, self._clock.monotonic_s(), world.unknown, tuple(failures), planned)
+
+    def _sightings(self, state: LedgerState, seen: dict[str, Sight]) -> list[Change]:
+        """What was seen of each node, written when it changed and once a minute, not in every pass."""
+        found: list[Change] = []
+        now, now_s = self._clock.now(), self._clock.monotonic_s()
+        for name in state.leases.keys() & seen.keys():
+            for side in Side:
+                facts = seen[name].side(side)
+                summary = {
+                    "closed": facts.closed,
+                    "idle": facts.idle,
+                    "ready": facts.ready,
+                    "foreign": facts.foreign,
+                    "not_ready": facts.not_ready,
+                    "blockers": list(facts.blockers),
+                }
+                text = facts.unknown or repr(summary)
+                at_s, before = self._sighted_at_s.get((name, side), (-SIGHTING_EVERY_S, ""))
+                if text != before or now_s - at_s >= SIGHTING_EVERY_S:
+                    self._sighted_at_s[(name, side)] = (now_s, text)
+                    found.append(PutSighting(name, side, now, summary, unknown=facts.unknown))
+        return found
+
+
+def _standing(name: str, state: LedgerState, world: World, sight: Sight) -> Standing:
+    node = state.nodes[name].node
+    closures = {side: state.closures[(name, side)] for side in Side if (name, side) in state.closures}
+    return Standing(
+        node, state.leases[name], state.handoffs.get(name), closures, sight, world.kube_node(node.kube_name)
+    )
+
+
+def _reservation(state: LedgerState, node: Node) -> str:
+    pool = state.policy.pool(node.pool)
+    return pool.reservation if pool else f"bridge-{node.pool}"
+
+
+def _observe_ends(changes: list[Change]) -> None:
+    for change in changes:
+        if isinstance(change, PutHandoff) and change.handoff.ended_at is not None:
+            handoff = change.handoff
+            seconds = (change.handoff.ended_at - handoff.began_at).total_seconds()
+            metrics.HANDOFF_SECONDS.labels(f"to_{handoff.destination}", str(handoff.step)).observe(seconds)

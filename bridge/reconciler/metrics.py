@@ -1,0 +1,18 @@
+"""What the loop counts about itself, in Prometheus' default registry."""
+
+from __future__ import annotations
+
+from prometheus_client import Counter, Gauge, Histogram
+
+TICKS = Counter("bridge_ticks_total", "Passes of the reconciler, by how they ended", ["outcome"])
+TICK_SECONDS = Histogram("bridge_tick_seconds", "Duration of one pass: observe, commit, act")
+CALLS = Counter("bridge_outside_calls_total", "Calls to Slurm and Kubernetes that change something")
+CALL_FAILURES = Counter("bridge_outside_call_failures_total", "Outside calls that failed or whose outcome is unknown")
+UNKNOWN = Gauge("bridge_side_unknown", "1 while a side could not be read", ["side"])
+LEADER = Gauge("bridge_leader_epoch", "The epoch this replica leads with, 0 for a standby")
+HANDOFF_SECONDS = Histogram(
+    "bridge_handoff_seconds",
+    "From decision to end of a handoff",
+    ["direction", "outcome"],
+    buckets=(0.5, 1, 2, 3, 5, 8, 13, 30, 60, 300, 1800, 7200, 86400),
+)
