@@ -1,0 +1,167 @@
+"""What matters of a Pod, and which pods keep a node from being empty. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from bridge.kube.connection import Json
+from bridge.kube.names import DO_NOT_DISRUPT, EVICT, GPU_RESOURCE
+from bridge.kube.resources import time_of
+
+_MIRROR = "kubernetes.io/config.mirror"
+_SAFE_TO_EVICT = "cluster-autoscaler.kubernetes.io/safe-to-evict"
+_KARPENTER_DO_NOT_DISRUPT = "karpenter.sh/do-not-disrupt"
+_CRITICAL_PRIORITY = 2_000_000_000
+"""Where Kubernetes' own system-cluster-critical and system-node-critical begin."""
+
+
+@dataclass(frozen=True, slots=True)
+class Unschedulable:
+    """The scheduler found no node for a pod: since when, and its words."""
+
+    since: datetime | None
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class Pod:
+    """One Pod, trimmed. `controller` is (kind, name) of what would make it again, the Deployment for its pods.
+
+    `running` is False only when the pod has ended and none of its containers is left. `terminating_since` is when its
+    deletion was asked for (Kubernetes itself notes only the deadline, which includes the grace period).
+    """
+
+    namespace: str
+    name: str
+    uid: str
+    node: str
+    running: bool
+    ready: bool
+    gpus: int
+    priority: int
+    created_at: datetime | None
+    controller: tuple[str, str] | None = None
+    mirror: bool = False
+    terminating_since: datetime | None = None
+    evictable: bool | None = None
+    unschedulable: Unschedulable | None = None
+    node_selector: Json | None = None
+    affinity: Json | None = None
+    tolerations: tuple[Json, ...] = ()
+
+    @property
+    def key(self) -> str:
+        return f"{self.namespace}/{self.name}"
+
+    @property
+    def daemon(self) -> bool:
+        return self.controller is not None and self.controller[0] == "DaemonSet"
+
+    @property
+    def tier(self) -> int:
+        """Order of eviction: ordinary, daemon, critical, critical daemon."""
+        return 2 * (self.priority >= _CRITICAL_PRIORITY) + self.daemon
+
+    @property
+    def group(self) -> str:
+        """Whose pod it is, for people: ``Deployment default/chat``."""
+        if self.controller is None:
+            return f"Pod {self.key}"
+        kind, name = self.controller
+        return f"{kind} {self.namespace}/{name}"
+
+
+def read_pod(body: Json) -> Pod:
+    """A Pod from the apiserver's JSON. Scheduling constraints are kept only while it waits for a node."""
+    metadata, spec, status = body["metadata"], body["spec"], body.get("status") or {}
+    annotations = metadata.get("annotations") or {}
+    node = spec.get("nodeName") or ""
+    conditions = {c["type"]: c for c in status.get("conditions") or ()}
+    return Pod(
+        namespace=metadata["namespace"],
+        name=metadata["name"],
+        uid=metadata["uid"],
+        node=node,
+        running=_running(status),
+        ready=(conditions.get("Ready") or {}).get("status") == "True",
+        gpus=_gpus(spec),
+        priority=int(spec.get("priority") or 0),
+        created_at=time_of(metadata.get("creationTimestamp")),
+        controller=_controller(metadata),
+        mirror=_MIRROR in annotations,
+        terminating_since=_terminating_since(metadata),
+        evictable=_evictable(annotations),
+        unschedulable=None if node else _unschedulable(conditions.get("PodScheduled") or {}),
+        node_selector=None if node else spec.get("nodeSelector"),
+        affinity=None if node else (spec.get("affinity") or {}).get("nodeAffinity"),
+        tolerations=() if node else tuple(spec.get("tolerations") or ()),
+    )
+
+
+def keeps_busy(pod: Pod, infrastructure: Collection[str]) -> bool:
+    """Whether the pod keeps its node from being empty.
+
+    Everything does but what has ended, mirror pods, and DaemonSet pods of the site's `infrastructure` namespaces. A
+    terminating pod does until its object is gone: its processes may still run.
+    """
+    return pod.running and not pod.mirror and not (pod.daemon and pod.namespace in infrastructure)
+
+
+def gpus_used(pods: Iterable[Pod]) -> int:
+    return sum(pod.gpus for pod in pods if pod.running)
+
+
+def _running(status: Json) -> bool:
+    if status.get("phase") not in ("Succeeded", "Failed"):
+        return True
+    # Whoever gave up on a node may have written "Failed" while its kubelet, unheard, runs the containers on.
+    containers = [*(status.get("containerStatuses") or ()), *(status.get("initContainerStatuses") or ())]
+    return any("running" in (c.get("state") or {}) for c in containers)
+
+
+def _gpus(spec: Json) -> int:
+    """GPUs the pod occupies: the sum of its containers and sidecars, or one init container's if that asks for more."""
+
+    def of(container: Json) -> int:
+        resources = container.get("resources") or {}
+        asked = {**(resources.get("requests") or {}), **(resources.get("limits") or {})}
+        return int(asked.get(GPU_RESOURCE) or 0)
+
+    first = spec.get("initContainers") or ()
+    sidecars = [c for c in first if c.get("restartPolicy") == "Always"]
+    together = sum(of(c) for c in [*(spec.get("containers") or ()), *sidecars])
+    return max([together, *(of(c) for c in first)])
+
+
+def _controller(metadata: Json) -> tuple[str, str] | None:
+    owner = next((o for o in metadata.get("ownerReferences") or () if o.get("controller")), None)
+    if owner is None:
+        return None
+    kind, name = str(owner["kind"]), str(owner["name"])
+    template = (metadata.get("labels") or {}).get("pod-template-hash")
+    if kind == "ReplicaSet" and template and name.endswith(f"-{template}"):
+        return "Deployment", name.removesuffix(f"-{template}")
+    return kind, name
+
+
+def _terminating_since(metadata: Json) -> datetime | None:
+    deadline = time_of(metadata.get("deletionTimestamp"))
+    if deadline is None:
+        return None
+    return deadline - timedelta(seconds=int(metadata.get("deletionGracePeriodSeconds") or 0))
+
+
+def _evictable(annotations: Json) -> bool | None:
+    """What the pod's owner says about evicting it; None: nothing."""
+    said = (annotations.get(EVICT), annotations.get(_SAFE_TO_EVICT))
+    if "true" in (annotations.get(DO_NOT_DISRUPT), annotations.get(_KARPENTER_DO_NOT_DISRUPT)) or "false" in said:
+        return False
+    return True if "true" in said else None
+
+
+def _unschedulable(condition: Json) -> Unschedulable | None:
+    if condition.get("status") != "False" or condition.get("reason") != "Unschedulable":
+        return None
+    return Unschedulable(time_of(condition.get("lastTransitionTime")), str(condition.get("message") or ""))

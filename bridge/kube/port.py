@@ -1,0 +1,237 @@
+"""The broker's `KubePort` on a real cluster: live views to read from, server-side apply to say what is wanted.
+
+`FailClosed`: an observation is given only when every view is complete and young, and a quorum read of the heartbeat
+answered lately (a cut-off apiserver serves its cache on as if nothing had happened). Else it is `Unreadable`.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Collection, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from datetime import timedelta
+from functools import partial
+from typing import Any
+
+from bridge.kube import names, resources
+from bridge.kube.connection import APPLY_PATCH, Api, ApiError, Connection, Json
+from bridge.kube.fit import Shape, fits
+from bridge.kube.heartbeat import Heartbeat
+from bridge.kube.pods import Pod, gpus_used, keeps_busy, read_pod
+from bridge.kube.view import View
+from bridge.model.errors import CallFailed, Fenced, Unreadable
+from bridge.model.kube import Inspection, KubeNode, KubeObservation, LoanSpec, LoanStatus, PendingPod
+from bridge.ports import Clock, OnChange
+from bridge.settings import KubeSettings
+
+FIELD_MANAGER = "slurm-kube-bridge"
+_WRITERS = 8
+_SOURCE = "kubernetes"
+
+
+@dataclass(frozen=True, slots=True)
+class _Node:
+    uid: str
+    ready: bool
+    cordoned: bool
+    gpus_allocatable: int
+    shape: Shape
+
+
+@dataclass(frozen=True, slots=True)
+class _Loan:
+    spec: LoanSpec
+    status: LoanStatus
+
+
+class KubeApi:
+    """`bridge.ports.KubePort` over one apiserver. Owns a few threads from construction until `close`."""
+
+    def __init__(
+        self, api: Api, clock: Clock, *, max_age_s: float, namespace: str = names.NAMESPACE, close: Callable[[], None]
+    ) -> None:
+        self._api = api
+        self._clock = clock
+        self._max_age_s = max_age_s
+        self._close = close
+        self._listeners: list[OnChange] = []
+        self._closed = threading.Event()
+
+        def changed(_key: str, _before: object, _after: object) -> None:
+            for listener in self._listeners:
+                listener(_SOURCE)
+
+        now_s = clock.monotonic_s
+        shared = {"labelSelector": f"{names.SHARED}=true"}
+        labelled = {"labelSelector": f"{names.INFRASTRUCTURE}=true"}
+        self._loans = View(api, names.LOANS, _loan, monotonic_s=now_s, on_change=changed)
+        self._inspections = View(api, names.INSPECTIONS, resources.inspection, monotonic_s=now_s, on_change=changed)
+        self._nodes = View(api, names.NODES, _node, monotonic_s=now_s, on_change=changed, query=shared)
+        self._pods = View(api, names.PODS, _relevant_pod, monotonic_s=now_s, on_change=changed)
+        self._infrastructure = View(
+            api, names.NAMESPACES, lambda _body: True, monotonic_s=now_s, on_change=changed, query=labelled
+        )
+        self._views: tuple[View[Any], ...] = (
+            self._loans,
+            self._inspections,
+            self._nodes,
+            self._pods,
+            self._infrastructure,
+        )
+        self._heartbeat = Heartbeat(
+            api,
+            names.lease_path(namespace, names.CONTROLLER_LEASE),
+            monotonic_s=now_s,
+            every_s=max_age_s / 4,
+            on_change=lambda: changed("", None, None),
+        )
+        self._writers = ThreadPoolExecutor(_WRITERS, thread_name_prefix="kube write")
+        for view in self._views:
+            view.start()
+        self._heartbeat.start()
+
+    @classmethod
+    def connect(cls, settings: KubeSettings, clock: Clock) -> KubeApi:
+        """The port as the settings say. Does not wait for a first answer: until then it is `Unreadable`."""
+        connection = Connection.open(settings.kubeconfig, timeout_s=settings.kube_timeout_s)
+        return cls(connection, clock, max_age_s=settings.kube_max_age_s, close=connection.close)
+
+    def observe(self) -> KubeObservation:
+        age_s = self._age_s()
+        infrastructure = self._infrastructure.items().keys()
+        nodes, pods, loans = self._nodes.items(), self._pods.items(), self._loans.items()
+        inspections = self._inspections.items()
+        on_node: dict[str, list[Pod]] = {}
+        for pod in pods.values():
+            on_node.setdefault(pod.node, []).append(pod)
+        return KubeObservation(
+            read_at=self._clock.now() - timedelta(seconds=age_s),
+            nodes={
+                name: _kube_node(
+                    name, node, on_node.get(name, []), infrastructure, loans.get(name), inspections.get(name)
+                )
+                for name, node in nodes.items()
+            },
+            pending=_pending(pods.values(), [node.shape for node in nodes.values()]),
+            controller_alive=self._heartbeat.alive(),
+        )
+
+    def want(self, loans: Sequence[LoanSpec]) -> None:
+        self._all([partial(self._apply_loan, loan) for loan in loans])
+
+    def inspect(self, node: str, nonce: str) -> None:
+        self._apply(names.INSPECTIONS, resources.inspection_object(node, nonce))
+
+    def watch(self, on_change: OnChange) -> None:
+        self._listeners.append(on_change)
+
+    def close(self) -> None:
+        for view in self._views:
+            view.close()
+        self._heartbeat.close()
+        self._writers.shutdown(wait=True, cancel_futures=True)
+        self._close()
+
+    def _age_s(self) -> float:
+        """Age of the oldest part of the picture; `Unreadable` when that is more than allowed."""
+        parts = [(view.path, view.age_s(), view.problem) for view in self._views]
+        parts.append((self._heartbeat.path, self._heartbeat.age_s(), self._heartbeat.problem))
+        path, age_s, problem = max(parts, key=lambda part: part[1])
+        if age_s > self._max_age_s:
+            since = "was never read" if age_s == float("inf") else f"was last read {age_s:.1f} s ago"
+            raise Unreadable(_SOURCE, f"{path} {since}" + (f" ({problem})" if problem else ""))
+        return age_s
+
+    def _all(self, writes: Sequence[Callable[[], None]]) -> None:
+        """Run all writes side by side; a fencing among their failures outweighs all others."""
+        failures = [f.exception() for f in [self._writers.submit(write) for write in writes]]
+        for kind in (Fenced, CallFailed, Exception):
+            for failure in failures:
+                if isinstance(failure, kind):
+                    raise failure
+
+    def _apply_loan(self, loan: LoanSpec) -> None:
+        try:
+            self._apply(names.LOANS, resources.loan_object(loan))
+        except ApiError as error:
+            if error.status == 422 and names.FENCING_RULE in error.message:
+                raise Fenced(f"NodeLoan {loan.node} carries a newer mark than {loan.mark}") from error
+            raise
+
+    def _apply(self, path: str, body: Json) -> None:
+        query = {"fieldManager": FIELD_MANAGER, "force": "true"}
+        self._api.call("PATCH", f"{path}/{body['metadata']['name']}", query=query, body=body, content_type=APPLY_PATCH)
+
+
+def _kube_node(
+    name: str,
+    node: _Node,
+    pods: Sequence[Pod],
+    infrastructure: Collection[str],
+    loan: _Loan | None,
+    inspection: Inspection | None,
+) -> KubeNode:
+    return KubeNode(
+        name=name,
+        uid=node.uid,
+        ready=node.ready,
+        cordoned=node.cordoned,
+        gpus_allocatable=node.gpus_allocatable,
+        gpus_used=gpus_used(pods),
+        work_pods=tuple(sorted(pod.key for pod in pods if keeps_busy(pod, infrastructure))),
+        spec=loan.spec if loan else None,
+        status=loan.status if loan else LoanStatus(),
+        inspection=inspection,
+    )
+
+
+def _pending(pods: Collection[Pod], shapes: Sequence[Shape]) -> tuple[PendingPod, ...]:
+    """Pods that wait for a node of the kind we could lend, the longest waiting first."""
+    waiting = [
+        PendingPod(
+            namespace=pod.namespace,
+            name=pod.name,
+            uid=pod.uid,
+            gpus=pod.gpus,
+            group=pod.group,
+            priority=pod.priority,
+            pending_since=pod.unschedulable.since or pod.created_at,
+            message=pod.unschedulable.message,
+        )
+        for pod in pods
+        if pod.unschedulable and pod.terminating_since is None and any(fits(pod, shape) for shape in shapes)
+    ]
+    return tuple(sorted(waiting, key=lambda p: (p.pending_since is None, p.pending_since, p.namespace, p.name)))
+
+
+def _relevant_pod(body: Json) -> Pod | None:
+    """Pods on a node that still run, and unschedulable ones that ask for GPUs. The rest of the cluster is not kept."""
+    pod = read_pod(body)
+    if pod.node:
+        return pod if pod.running else None
+    return pod if pod.unschedulable and pod.gpus else None
+
+
+def _loan(body: Json) -> _Loan:
+    return _Loan(resources.loan_spec(body), resources.loan_status(body))
+
+
+def _node(body: Json) -> _Node:
+    metadata, spec, status = body["metadata"], body.get("spec") or {}, body.get("status") or {}
+    conditions = {c["type"]: c["status"] for c in status.get("conditions") or ()}
+    allocatable, capacity = (
+        int((status.get(field) or {}).get(names.GPU_RESOURCE) or 0) for field in ("allocatable", "capacity")
+    )
+    return _Node(
+        uid=metadata["uid"],
+        ready=conditions.get("Ready") == "True",
+        cordoned=bool(spec.get("unschedulable")),
+        gpus_allocatable=allocatable,
+        shape=Shape(
+            name=metadata["name"],
+            labels=metadata.get("labels") or {},
+            taints=tuple({k: t.get(k) or "" for k in ("key", "value", "effect")} for t in spec.get("taints") or ()),
+            gpus=max(allocatable, capacity),
+        ),
+    )
