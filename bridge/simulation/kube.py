@@ -42,7 +42,7 @@ class SimulatedKube:
         self._blind_inspectors: dict[str, str] = {}
         self._watchers: list[OnChange] = []
         self.cluster.on_change(lambda _: self._ring())
-        self.controller.on_status(self._ring)
+        self.controller.on_change(self._ring)
 
     # --- KubePort ---
 
@@ -122,7 +122,6 @@ class SimulatedKube:
     def _reach_want(self, loan: LoanSpec) -> None:
         self._reach()
         self.controller.want(loan)
-        self._ring()
 
     def _reach_inspector(self, node: str, nonce: str) -> None:
         self._reach()

@@ -41,11 +41,12 @@ class NodeController:
         self._latency = latency
         self.loans: dict[str, Loan] = {}
         self._stopped_at_s: float | None = None
-        self._on_status: Callable[[], None] = lambda: None
+        self._on_change: Callable[[], None] = lambda: None
         cluster.on_change(self._look_soon)
 
-    def on_status(self, told: Callable[[], None]) -> None:
-        self._on_status = told
+    def on_change(self, observer: Callable[[], None]) -> None:
+        """Tell `observer` whenever a spec or a status is different from before."""
+        self._on_change = observer
 
     def stop(self) -> None:
         """From now on every status is frozen; that the heartbeat is stale shows only later."""
@@ -76,6 +77,7 @@ class NodeController:
             return
         else:
             loan.spec = spec
+        self._on_change()
         self._look_soon(spec.node)
 
     def _look_soon(self, node: str) -> None:
@@ -99,7 +101,7 @@ class NodeController:
         status = self._open(node, loan) if loan.spec.owner is Owner.KUBERNETES else self._close(node, loan)
         if status != loan.status:
             loan.status = status
-            self._on_status()
+            self._on_change()
 
     # --- towards Kubernetes ---
 
