@@ -1,0 +1,375 @@
+"""Slurm's JSON, in the spellings of its releases, and every way in which an answer may not be one."""
+
+from __future__ import annotations
+
+import os
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bridge.model.errors import Unreadable
+from bridge.slurm import reading
+
+SAMPLES = Path(os.environ.get("BRIDGE_SAMPLES", Path(__file__).parents[3] / "shared/data/samples"))
+needs_samples = pytest.mark.skipif(
+    not SAMPLES.is_dir(), reason=f"recorded Slurm answers are not at {SAMPLES} (set BRIDGE_SAMPLES to their folder)"
+)
+
+
+def sample(name: str) -> reading.Record:
+    return reading.answer((SAMPLES / name).read_bytes(), name)
+
+
+# --- recorded answers of real clusters ---
+
+
+def recorded() -> list[str]:
+    return sorted(str(path.relative_to(SAMPLES)) for path in SAMPLES.glob("slurmrestd/*/*.json"))
+
+
+@needs_samples
+@pytest.mark.parametrize("name", recorded())
+def test_every_recorded_answer_is_read_or_refused_for_its_own_error(name: str) -> None:
+    if name.endswith("unfound.json"):
+        with pytest.raises(Unreadable, match="Failure to query node unexisting-node"):
+            sample(name)
+        return
+    answer = sample(name)
+    counts = {
+        "nodes": lambda: len(reading.nodes(answer)),
+        "jobs": lambda: len(reading.jobs(answer)),
+        "reservations": lambda: len(reading.reservations(answer, "")),
+        "partitions": lambda: len(reading.records(answer, "partitions", name)),
+    }
+    kind = next(kind for kind in counts if kind in answer)
+    assert 0 < counts[kind]() <= len(answer[kind])
+
+
+@needs_samples
+def test_a_recorded_cluster_of_eight_nodes() -> None:
+    nodes = reading.nodes(sample("slurmrestd/25.11_0.0.44/slurm-nodes.json"))
+    assert nodes["cn1"].states == {"IDLE", "DRAIN"}
+    assert nodes["cn1"].reason == "ECC memory error"
+    assert nodes["cn1"].reason_user == "slurm"
+    assert nodes["cn1"].reason_set_at == datetime(2025, 11, 16, 19, 36, 9, tzinfo=UTC)
+    assert nodes["cn3"].states == {"ALLOCATED"}
+    assert (nodes["gpu1"].gpus, nodes["gpu1"].gpus_used) == (4, 0)
+    assert nodes["gpu3"].partitions == {"gpu"}
+    assert nodes["gpu3"].reason_set_at is None
+
+
+@needs_samples
+@pytest.mark.parametrize(
+    ("name", "gpus_per_node", "node_count", "nodes"),
+    [
+        ("24.05_0.0.41/slurm-job-gpus-multi-nodes.json", 4, 2, ("gpu1", "gpu2")),
+        ("25.11_0.0.44/slurm-job-gpus-multi-nodes.json", 4, 2, ("gpu1", "gpu2")),
+        ("25.11_0.0.44/slurm-job-gpus-multi-types.json", 1, 1, ("gpu1",)),
+        ("25.11_0.0.44/slurm-job-gpus-per-socket.json", 4, 1, ("gpu1",)),
+        ("25.11_0.0.44/slurm-job-gpus-per-task.json", 4, 1, ("gpu1",)),
+        ("25.11_0.0.44/slurm-job-gpus-pending.json", 4, 1, ()),
+    ],
+)
+def test_gpus_by_every_option_of_sbatch(name: str, gpus_per_node: int, node_count: int, nodes: tuple[str]) -> None:
+    (job,) = reading.jobs(sample(f"slurmrestd/{name}"))
+    assert (job.gpus_per_node, job.node_count, job.nodes) == (gpus_per_node, node_count, nodes)
+
+
+@needs_samples
+def test_a_reservation_of_512_nodes_and_one_that_is_not_ours() -> None:
+    answer = sample("slurmrestd/24.05_0.0.41/slurm-reservations.json")
+    training = reading.reservations(answer, "training")["training"]
+    assert len(training.nodes) == 512
+    assert {"cn001", "cn080", "cn101", "cn532"} <= training.nodes
+    assert "IGNORE_JOBS" in training.flags
+    assert reading.reservations(answer, "bridge-") == {}
+
+
+@needs_samples
+@pytest.mark.parametrize("name", ["clockwork/sinfo_1.json", "rivos/sinfo_out.json"])
+def test_nodes_in_the_plain_shape_of_2021(name: str) -> None:
+    nodes = reading.nodes(sample(name))
+    assert nodes
+    assert all(node.states == {state.upper() for state in node.states} for node in nodes.values())
+
+
+@needs_samples
+def test_flags_in_the_plain_shape_of_2021() -> None:
+    node = reading.nodes(sample("clockwork/sinfo_1.json"))["test-node-1"]
+    assert node.states == {"DOWN", "NOT_RESPONDING"}
+    assert (node.gpus, node.gpus_used, node.slurmd_started_at) == (1, 0, None)
+
+
+# --- spellings ---
+
+
+@pytest.mark.parametrize(
+    ("text", "gpus"),
+    [
+        ("gpu:4", 4),
+        ("gpu", 1),
+        ("gpu:h100", 1),
+        ("gpu:h100:4(S:0-1)", 4),
+        ("gpu:4(S:0,1)", 4),
+        ("gpu:h100:0(IDX:N/A)", 0),
+        ("gpu:h100:4(IDX:0,2-3),gpu:a100:2(IDX:1)", 6),
+        ("gpu:v100:4(S:0-1),min-vram:no_consume:32G", 4),
+        ("gpu:tesla_v100-pcie-32gb:2", 2),
+        ("gpu:a100_1g.5gb:7", 7),
+        ("gpu:0,tpu:8", 0),
+        ("gres/gpu:2", 2),
+        ("gres/gpu=2", 2),
+        ("gres:gpu:2", 2),
+        ("cpu=9,gres/gpu=8,gres/gpu:h100=8", 8),
+        ("gres/gpu:h100=8,gres/gpu=8", 8),
+        ("gres/gpu:h100=3", 3),
+        ("(null)", 0),
+        ("N/A", 0),
+        ("", 0),
+        (None, 0),
+    ],
+)
+def test_gpus_in_gres_and_tres(text: str | None, gpus: int) -> None:
+    assert reading.gpus(text) == gpus
+
+
+@pytest.mark.parametrize(
+    ("value", "number"),
+    [
+        (7, 7),
+        ({"set": True, "infinite": False, "number": 7}, 7),
+        ({"set": True, "infinite": False, "number": 0}, 0),
+        ({"set": False, "infinite": False, "number": 7}, None),
+        ({"set": True, "infinite": True, "number": 0}, None),
+        ({"set": True}, None),
+        (None, None),
+        (True, None),
+        ("7", None),
+        (4294967294, None),
+        (4294967295, None),
+        (18446744073709551614, None),
+        (-2, None),
+    ],
+)
+def test_numbers_and_their_absence(value: object, number: float | None) -> None:
+    assert reading.number(value) == number
+
+
+@pytest.mark.parametrize(
+    ("values", "flags"),
+    [
+        ((["IDLE", "DRAIN"],), {"IDLE", "DRAIN"}),
+        (("MIXED+DRAIN",), {"MIXED", "DRAIN"}),
+        (("DOWN*+RESERVED",), {"DOWN", "NOT_RESPONDING", "RESERVED"}),
+        (("idle", ["DRAIN"]), {"IDLE", "DRAIN"}),
+        ((["IDLE", "A_FLAG_OF_2031"],), {"IDLE", "A_FLAG_OF_2031"}),
+        ((None, None), set()),
+    ],
+)
+def test_state_flags(values: tuple[object, ...], flags: set[str]) -> None:
+    assert reading.flags(*values) == flags
+
+
+def node(**fields: Any) -> dict[str, Any]:
+    return {"name": "gpu-1", "state": ["IDLE"], "gres": "gpu:8", **fields}
+
+
+def job(**fields: Any) -> dict[str, Any]:
+    return {"job_id": 7, "job_state": ["PENDING"], "user_name": "alice", "partition": "shared", **fields}
+
+
+def one_job(**fields: Any) -> Any:
+    found = reading.jobs({"jobs": [job(**fields)]})
+    return found[0] if found else None
+
+
+def test_an_unknown_flag_is_kept_and_an_unknown_field_ignored() -> None:
+    found = reading.nodes({"nodes": [node(state=["IDLE", "HAUNTED"], from_the_future={"x": [1]})]})
+    assert found["gpu-1"].states == {"IDLE", "HAUNTED"}
+
+
+@pytest.mark.parametrize(
+    ("states", "state"),
+    [
+        (["PENDING"], "PENDING"),
+        (["RUNNING"], "RUNNING"),
+        (["RUNNING", "CONFIGURING"], "RUNNING"),
+        (["CONFIGURING"], "RUNNING"),
+        (["SUSPENDED"], "SUSPENDED"),
+        (["COMPLETED", "COMPLETING"], "COMPLETING"),
+        (["CANCELLED", "COMPLETING"], "COMPLETING"),
+        (["PENDING", "COMPLETING"], "COMPLETING"),
+        (["BEWITCHED"], "BEWITCHED"),
+        ("RUNNING", "RUNNING"),
+        (["COMPLETED"], None),
+        (["CANCELLED"], None),
+        (["NODE_FAIL"], None),
+    ],
+)
+def test_a_job_is_over_only_when_nothing_of_it_completes(states: object, state: str | None) -> None:
+    found = one_job(job_state=states)
+    assert (found and found.state) == state
+
+
+@pytest.mark.parametrize(
+    ("text", "tasks"), [("0-99", 100), ("1,3,5-7", 5), ("0-20:4", 6), ("0-9,20", 11), ("1-3,...", 3), ("", 1)]
+)
+def test_a_pending_array_is_one_record_of_many_tasks(text: str, tasks: int) -> None:
+    assert one_job(array_task_string=text).task_count == tasks
+
+
+def test_a_throttled_array_wants_its_limit_less_what_runs() -> None:
+    pending = job(job_id=3, array_job_id=3, array_max_tasks=4, array_task_string="3-99%4")
+    running = [job(job_id=id, array_job_id=3, array_max_tasks=4, job_state=["RUNNING"], nodes="n1") for id in (4, 5, 6)]
+    assert [found.task_count for found in reading.jobs({"jobs": [pending]})] == [4]
+    assert [found.task_count for found in reading.jobs({"jobs": [pending, *running]})] == [1, 1, 1, 1]
+
+
+def test_held_exclusive_requeue_and_het() -> None:
+    found = one_job(hold=True, state_reason="JobHeldUser", shared=["none"], requeue=True, batch_flag=True, het_job_id=6)
+    assert (found.held, found.exclusive, found.may_requeue, found.het_job) == (True, True, True, 6)
+    found = one_job(shared=[], requeue=True, batch_flag=False, het_job_id={"set": True, "number": 0})
+    assert (found.held, found.exclusive, found.may_requeue, found.het_job) == (False, False, False, None)
+
+
+def test_an_estimated_start_of_a_pending_job_is_not_its_start() -> None:
+    found = one_job(start_time=1_796_204_632, end_time=1_796_208_232, eligible_time=1_796_204_632)
+    assert (found.started_at, found.ends_at) == (None, None)
+    assert found.begins_at == datetime(2026, 12, 2, 9, 43, 52, tzinfo=UTC)
+
+
+@pytest.mark.parametrize(
+    ("fields", "gpus_per_node"),
+    [
+        ({"tres_per_node": "gres/gpu:8", "node_count": 4}, 8),
+        ({"tres_per_job": "gres/gpu:17", "node_count": 4}, 5),
+        ({"tres_per_task": "gres/gpu=2", "tasks": 6, "node_count": 2}, 6),
+        ({"tres_per_task": "gres/gpu=1", "tasks": 8, "tasks_per_node": 4, "node_count": 2}, 4),
+        ({"tres_per_socket": "gres/gpu:2", "sockets_per_node": 2}, 4),
+        ({"tres_req_str": "cpu=4,gres/gpu=32", "node_count": 4}, 8),
+        ({"tres_req_str": "cpu=4,mem=5G"}, 0),
+    ],
+)
+def test_gpus_per_node(fields: dict[str, Any], gpus_per_node: int) -> None:
+    assert one_job(**fields).gpus_per_node == gpus_per_node
+
+
+def test_states_of_the_queue_by_the_id_that_can_be_asked_for() -> None:
+    rows = [("1", "RUNNING"), ("3_0", "RUNNING"), ("3_1", "PENDING"), ("10+0", "PENDING"), ("11+1", "PENDING")]
+    over = [("2", "CANCELLED"), ("3_*", "CANCELLED")]
+    answer = {"jobs": [{"job_id": id, "state": [state]} for id, state in rows + over]}
+    found = reading.queue_states(answer)
+    assert found.over == 2
+    assert found.live == {
+        1: {"1 RUNNING"},
+        3: {"3_0 RUNNING", "3_1 PENDING"},
+        10: {"10+0 PENDING"},
+        11: {"11+1 PENDING"},
+    }
+
+
+def test_the_age_of_slurmctld_is_on_its_own_clock() -> None:
+    assert reading.uptime_s({"statistics": {"req_time": 1_000_060, "req_time_start": 1_000_000}}) == 60
+    assert reading.uptime_s({"statistics": {"req_time": {"set": True, "number": 9}, "req_time_start": 10}}) == 0
+    assert reading.uptime_s({"statistics": {}}) is None
+    with pytest.raises(Unreadable, match="no statistics"):
+        reading.uptime_s({"jobs": []})
+
+
+# --- what is not an answer ---
+
+
+@pytest.mark.parametrize(
+    ("body", "why"),
+    [
+        (b"", "not whole JSON"),
+        (b'{"nodes": [{"name": "gpu-1", "st', "not whole JSON"),
+        (b"Authentication failure", "not whole JSON"),
+        (b"[]", "not a JSON object"),
+        (b'{"nodes": [], "errors": [{"description": "no", "error_number": 0, "error": "No error"}]}', "no"),
+        (b'{"nodes": [], "errors": [{"error": "Protocol error", "error_number": 1005}]}', r"Protocol error \(1005\)"),
+        (b'{"nodes": [], "errors": [{}]}', "unnamed error"),
+        (b'{"nodes": [], "errors": "broken"}', "broken"),
+    ],
+)
+def test_half_an_answer_is_none(body: bytes, why: str) -> None:
+    with pytest.raises(Unreadable, match=why):
+        reading.answer(body, "Slurm nodes")
+
+
+@pytest.mark.parametrize(
+    ("read", "answer", "why"),
+    [
+        (reading.nodes, {}, "no list of nodes"),
+        (reading.nodes, {"nodes": None}, "no list of nodes"),
+        (reading.nodes, {"nodes": [node(), 3]}, "no list of nodes"),
+        (reading.nodes, {"nodes": [node(), node(state=[])]}, "gpu-1 in nodes makes no sense"),
+        (reading.nodes, {"nodes": [{"state": ["IDLE"]}]}, "makes no sense"),
+        (reading.nodes, {"nodes": [node(reason_changed_at=10**30)]}, "makes no sense"),
+        (reading.jobs, {"nodes": []}, "no list of jobs"),
+        (reading.jobs, {"jobs": [job(job_state=None)]}, "7 in jobs makes no sense"),
+        (reading.jobs, {"jobs": [job(job_id="x")]}, "makes no sense"),
+        (reading.jobs, {"jobs": [job(job_state=["RUNNING"], nodes="n[1-99999999]")]}, "99999999 nodes"),
+        (reading.jobs, {"jobs": [job(job_state=["RUNNING"], nodes="@x'; id; '")]}, "makes no sense"),
+        (reading.queue_states, {"jobs": [{"job_id": "7", "state": []}]}, "makes no sense"),
+    ],
+)
+def test_a_record_without_sense_makes_the_whole_answer_unreadable(read: Any, answer: Any, why: str) -> None:
+    with pytest.raises(Unreadable, match=why):
+        read(answer)
+
+
+_JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=8),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
+    max_leaves=6,
+)
+
+
+@given(
+    st.dictionaries(
+        st.sampled_from(
+            sorted(
+                {
+                    *node(),
+                    *job(),
+                    "reason_changed_at",
+                    "nodes",
+                    "tres_per_node",
+                    "node_count",
+                    "tasks",
+                    "array_task_string",
+                    "het_job_id",
+                    "partitions",
+                    "time",
+                    "array",
+                    "shared",
+                    "eligible_time",
+                }
+            )
+        ),
+        _JSON,
+    )
+)
+def test_a_record_of_any_shape_is_read_or_unreadable(record: dict[str, Any]) -> None:
+    for read, kind in ((reading.nodes, "nodes"), (reading.jobs, "jobs"), (reading.queue_states, "jobs")):
+        try:
+            read(orjson.loads(orjson.dumps({kind: [record]}, option=orjson.OPT_PASSTHROUGH_SUBCLASS)))  # type: ignore
+        except Unreadable:
+            continue
+        except (orjson.JSONEncodeError, TypeError):
+            return
+
+
+@given(st.binary(max_size=200))
+def test_any_bytes_are_an_answer_or_unreadable(body: bytes) -> None:
+    try:
+        reading.answer(body, "anything")
+    except Unreadable:
+        return
+    assert orjson.loads(body) is not None
