@@ -119,21 +119,21 @@ func accuse(dir, device string, now time.Time) error {
 	if err != nil {
 		return err
 	}
-	line := fmt.Sprintf("%s %s %s %s\n", now.UTC().Format(time.RFC3339Nano), strings.TrimSpace(string(node)), who(), device)
+	name := strings.TrimSpace(string(node))
+	line := fmt.Sprintf("%s %s %s %s\n", now.UTC().Format(time.RFC3339Nano), name, who(name), device)
 	if _, err := file.WriteString(line); err != nil {
 		return errors.Join(err, file.Close())
 	}
 	return file.Close()
 }
 
-// who names the Slurm job, or else the pod, whose host name it is.
-func who() string {
+// who names the Slurm job, or else the pod, whose name is the host name, or else the user on the node itself.
+func who(node string) string {
 	if job := os.Getenv("SLURM_JOB_ID"); job != "" {
 		return "job/" + job
 	}
-	host, err := os.Hostname()
-	if err != nil {
-		host = "unknown"
+	if host, err := os.Hostname(); err == nil && host != node {
+		return "pod/" + host
 	}
-	return "pod/" + host
+	return fmt.Sprintf("uid/%d", os.Getuid())
 }
