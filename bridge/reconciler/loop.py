@@ -85,6 +85,8 @@ class Reconciler:
         self._bounds, self._timing = bounds, timing
         self._leading: _Leading | None = None
         self._sighted_at_s: dict[tuple[str, Side], tuple[float, str]] = {}
+        self._looking = threading.Lock()
+        """Drivers keep connections and caches and are read by one thread at a time: the loop's or a `preview`."""
         self.pulse = Pulse()
 
     # --- the loop ---
@@ -120,7 +122,7 @@ class Reconciler:
         if leading is None:
             return self._timing.idle_tick_s
         state = self._ledger.read()
-        world = observe(self._slurm, self._kubernetes)
+        world = self._observe()
         planned, changed = self._commit(leading, state, world)
         if changed:
             state = self._ledger.read()
@@ -130,6 +132,10 @@ class Reconciler:
         if calls and not failures:
             return 0.0
         return self._timing.busy_tick_s if state.handoffs or changed else self._timing.idle_tick_s
+
+    def _observe(self) -> World:
+        with self._looking:
+            return observe(self._slurm, self._kubernetes)
 
     def _commit(self, leading: _Leading, state: LedgerState, world: World) -> tuple[Plan, bool]:
         now = self._clock.now()
@@ -211,7 +217,7 @@ class Reconciler:
     def preview(self) -> Plan:
         """What would be planned now, from a fresh reading; commits nothing. Any replica, any thread."""
         state = self._ledger.read()
-        world = observe(self._slurm, self._kubernetes)
+        world = self._observe()
         now = self._clock.now()
         seen = sights(state, world, now=now, settle_s=self._timing.settle_s)
         return plan(snapshot(state, world, seen, now), state.policy, now)

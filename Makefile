@@ -1,0 +1,57 @@
+# Two commands matter: `make demo` and `make test`. Everything they need is installed by them, outside or in build/.
+SHELL := /bin/bash
+.DEFAULT_GOAL := help
+VENV := .venv
+PY := $(VENV)/bin/python
+UV := $(VENV)/bin/uv
+
+include testbed/testbed.mk
+
+.PHONY: help setup lock demo test check lint types layers unit integration e2e bench docs clean
+
+help: ## what there is
+	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sort | awk -F ':.*## ' '{printf "  %-16s %s\n", $$1, $$2}'
+
+$(VENV)/.synced: requirements.lock pyproject.toml
+	@test -x $(PY) || python3 -m venv $(VENV)
+	@$(PY) -m pip install --quiet --disable-pip-version-check uv
+	@VIRTUAL_ENV=$(CURDIR)/$(VENV) $(UV) pip sync --quiet --require-hashes requirements.lock
+	@VIRTUAL_ENV=$(CURDIR)/$(VENV) $(UV) pip install --quiet --no-deps --editable . uv
+	@touch $@
+
+setup: $(VENV)/.synced ## the Python environment in .venv, exactly as locked
+
+lock: ## bring requirements.lock up to pyproject.toml
+	$(UV) pip compile --quiet --universal --generate-hashes --no-header --upgrade --group dev pyproject.toml -o requirements.lock
+
+demo: setup ## a small day on a simulated cluster (KEEP=1: stay up with the API)
+	@$(VENV)/bin/bridgectl demo $(if $(KEEP),--keep) $(if $(SEED),--seed $(SEED))
+
+test: check unit integration e2e ## everything
+
+check: lint types layers ## what needs no running program
+
+lint: setup
+	@$(VENV)/bin/ruff check .
+	@$(VENV)/bin/ruff format --check .
+
+types: setup
+	@$(VENV)/bin/mypy
+
+layers: setup
+	@$(VENV)/bin/lint-imports --no-cache
+
+unit: setup ## unit, property and simulation tests
+	@$(VENV)/bin/pytest -q -n auto tests/unit tests/property tests/simulation
+
+integration: setup ## tests on a real Postgres, Lua and apiserver
+	@$(VENV)/bin/pytest -q -n 2 tests/integration
+
+e2e: setup testbed-up ## the scenarios on the testbed; writes build/e2e/handoffs.json
+	@$(VENV)/bin/pytest -q tests/e2e
+
+docs: setup ## pages made from code
+	@$(PY) -m bridge.lifecycle.diagram > docs/lifecycle.md
+
+clean: testbed-down ## take the testbed away and forget build/
+	@rm -rf build

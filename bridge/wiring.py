@@ -1,0 +1,171 @@
+"""Builds the parts of a broker from settings: the only place that knows which adapter stands behind which port."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import signal
+import socket
+import threading
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime
+
+import structlog
+import uvicorn
+
+from bridge import logs
+from bridge.api.app import create_app
+from bridge.api.auth import TokenFile
+from bridge.api.dependencies import ApiDependencies
+from bridge.api.views import Freshness, MoveView, PlanView, SourceView, StatusView, WhyView
+from bridge.kube.port import KubeApi
+from bridge.model.errors import Unreadable
+from bridge.planning.snapshot import Plan
+from bridge.ports import Clock, KubePort, Ledger, SlurmPort
+from bridge.reconciler.bell import Bell
+from bridge.reconciler.decide import Bounds
+from bridge.reconciler.loop import Reconciler, Timing
+from bridge.settings import ApiSettings, KubeSettings, LogSettings, ReconcilerSettings, SlurmSettings, StoreSettings
+from bridge.slurm.rest import SlurmRestDriver
+from bridge.store import embedded, migrate
+from bridge.store.postgres import PostgresLedger
+
+log = structlog.get_logger()
+
+
+class SystemClock:
+    """The machine's own clocks."""
+
+    def now(self) -> datetime:
+        return datetime.now(UTC)
+
+    def monotonic_s(self) -> float:
+        return time.monotonic()
+
+
+def new_id() -> str:
+    """A name that is never used twice: 16 hexadecimal digits, short enough for a drain reason and a taint value."""
+    return secrets.token_hex(8)
+
+
+def open_ledger(settings: StoreSettings) -> PostgresLedger:
+    """The ledger at the configured URL, or on an embedded Postgres when there is none; migrated to the newest."""
+    url = settings.database_url or embedded.start(settings.data_dir)
+    migrate.upgrade(url, settings.database_password_file)
+    return PostgresLedger(url, settings.database_password_file)
+
+
+def make_reconciler(
+    ledger: Ledger,
+    slurm: SlurmPort,
+    kubernetes: KubePort,
+    settings: ReconcilerSettings,
+    *,
+    clock: Clock,
+    new_id: Callable[[], str] = new_id,
+) -> Reconciler:
+    return Reconciler(
+        ledger=ledger,
+        slurm=slurm,
+        kubernetes=kubernetes,
+        clock=clock,
+        new_id=new_id,
+        holder=settings.holder or f"{socket.gethostname()}-{os.getpid()}",
+        bounds=Bounds(
+            close_s=settings.close_deadline_s,
+            clean_s=settings.clean_deadline_s,
+            open_s=settings.open_deadline_s,
+            prove_s=settings.prove_deadline_s,
+        ),
+        timing=Timing(
+            leader_ttl_s=settings.leader_ttl_s,
+            call_timeout_s=settings.call_timeout_s,
+            idle_tick_s=settings.idle_tick_s,
+            busy_tick_s=settings.busy_tick_s,
+            settle_s=settings.slurm_settle_s,
+            fence_stale_s=settings.fence_stale_s,
+        ),
+    )
+
+
+# --- what the API asks of the reconciler ---
+
+
+def plan_view(plan: Plan) -> PlanView:
+    moves = [
+        MoveView(nodes=list(m.nodes), source=m.source, destination=m.destination, reason=m.reason) for m in plan.moves
+    ]
+    return PlanView(moves=moves, whys=[WhyView(subject=why.subject, reason=why.reason) for why in plan.whys])
+
+
+def status_view(ledger: Ledger, reconciler: Reconciler, clock: Clock) -> StatusView:
+    """What this process knows of its own sight. A standby does not look at Slurm and Kubernetes, and says so."""
+    pulse = reconciler.pulse
+    try:
+        leader, told = ledger.leader(), SourceView(state=Freshness.FRESH, read_at=clock.now())
+    except Unreadable as why:
+        leader, told = None, SourceView(state=Freshness.UNKNOWN, reason=str(why))
+    finished = pulse.finished_monotonic_s
+    return StatusView(
+        slurm=_source(reconciler, "slurm"),
+        kubernetes=_source(reconciler, "kube"),
+        ledger=told,
+        leader=leader[0] if leader else None,
+        epoch=leader[1] if leader else None,
+        last_tick_age_s=None if finished is None else clock.monotonic_s() - finished,
+    )
+
+
+def _source(reconciler: Reconciler, source: str) -> SourceView:
+    pulse = reconciler.pulse
+    if pulse.epoch is None:
+        return SourceView(state=Freshness.UNKNOWN, reason="this replica is a standby: ask the leader")
+    why = next((text for text in pulse.unknown if text.startswith(source)), "")
+    return SourceView(state=Freshness.UNKNOWN if why else Freshness.FRESH, reason=why)
+
+
+# --- the broker process ---
+
+
+def serve() -> None:
+    """Run a broker: API and reconciler in one process, until SIGTERM or SIGINT."""
+    logs.configure(LogSettings())
+    api = ApiSettings()
+    clock = SystemClock()
+    ledger = open_ledger(StoreSettings())
+    slurm, kubernetes = SlurmRestDriver(SlurmSettings(), now=clock.now), KubeApi(KubeSettings(), clock)
+    reconciler = make_reconciler(ledger, slurm, kubernetes, ReconcilerSettings(), clock=clock)
+    app = create_app(
+        ApiDependencies(
+            ledger=ledger,
+            clock=clock,
+            new_id=new_id,
+            tokens=TokenFile(api.token_file),
+            plan=lambda: plan_view(reconciler.preview()),
+            status=lambda: status_view(ledger, reconciler, clock),
+        )
+    )
+    bell, stop = Bell(), threading.Event()
+    ledger.watch(bell.ring)
+    kubernetes.watch(bell.ring)
+    loop = threading.Thread(target=_run_or_die, args=(reconciler, bell, stop), name="reconciler", daemon=True)
+    loop.start()
+    try:
+        uvicorn.run(app, host=api.api_host, port=api.api_port, log_config=None, timeout_graceful_shutdown=3)
+    finally:
+        stop.set()
+        bell.ring("stop")
+        loop.join(timeout=10)
+        kubernetes.close()
+        ledger.close()
+
+
+def _run_or_die(reconciler: Reconciler, bell: Bell, stop: threading.Event) -> None:
+    """A broker whose loop has died must not go on answering as if it lived: the process ends and is started again."""
+    try:
+        reconciler.run(bell, stop)
+    except BaseException:
+        log.exception("the reconciler died")
+        os.kill(os.getpid(), signal.SIGTERM)
+        raise

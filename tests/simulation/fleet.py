@@ -1,0 +1,120 @@
+"""A simulated fleet with the production reconciler on a ledger in memory: the stage of all simulation tests."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+
+from bridge.model.handoff import Handoff, Step
+from bridge.model.ledger import Request
+from bridge.model.ownership import Owner, Side
+from bridge.reconciler.decide import Bounds
+from bridge.reconciler.loop import Reconciler, Timing
+from bridge.simulation.cluster import Deployment
+from bridge.simulation.slurm import JobRequest
+from bridge.simulation.world import World
+from bridge.store.memory import MemoryLedger
+
+TIMING = Timing(leader_ttl_s=15, call_timeout_s=5, idle_tick_s=2, busy_tick_s=0.25, settle_s=5, fence_stale_s=15)
+BOUNDS = Bounds(close_s=60, clean_s=900, open_s=120, prove_s=120)
+
+
+class Fleet:
+    """`world` is the truth, `ledger` the broker's memory, `reconciler` the broker that runs now."""
+
+    def __init__(self, seed: int = 1, nodes: int = 4, *, exact: bool = True, **policy: object) -> None:
+        self.world = World(seed, nodes, exact=exact)
+        self.ledger = MemoryLedger(self.world.clock.now)
+        self.ledger.watch(self.world.ring)
+        self._ids = itertools.count(1)
+        self._lives = itertools.count(1)
+        defaults: dict[str, object] = {"demand_age_s": 1, "idle_age_s": 1, "min_hold_s": 30}
+        self.ledger.apply_policy(
+            self.world.policy(**{**defaults, **policy}),
+            self.world.nodes,
+            replaces=0,
+            author="test",
+            note="",
+            at=self.world.clock.now(),
+        )
+        self.reconciler = self.new_broker()
+
+    def new_broker(self) -> Reconciler:
+        """A broker that knows nothing but what the ledger and the world say."""
+        self.reconciler = Reconciler(
+            ledger=self.ledger,
+            slurm=self.world.slurm,
+            kubernetes=self.world.kube,
+            clock=self.world.clock,
+            new_id=self._new_id,
+            holder=f"broker-{next(self._lives)}",
+            bounds=BOUNDS,
+            timing=TIMING,
+        )
+        return self.reconciler
+
+    def _new_id(self) -> str:
+        return f"id{next(self._ids):08d}"
+
+    # --- time ---
+
+    def run_until(self, condition: Callable[[], bool], what: str, *, within_s: float = 120) -> None:
+        """Let the world go on until `condition` holds; fails naming `what` and where the fleet stands."""
+        deadline_s = self.world.clock.monotonic_s() + within_s
+        met = self.world.run(
+            deadline_s, self.reconciler.tick, restart=lambda: self.new_broker().tick, stop_when=condition
+        )
+        assert met, f"after {within_s} s still not: {what}\n{self.describe()}"
+
+    def run_for(self, seconds: float) -> None:
+        end_s = self.world.clock.monotonic_s() + seconds
+        self.world.run(end_s, self.reconciler.tick, restart=lambda: self.new_broker().tick)
+
+    def settle(self) -> None:
+        """Until all nodes are adopted and at rest."""
+        self.run_until(
+            lambda: len(self.ledger.read().leases) == len(self.world.nodes) and not self.ledger.read().handoffs,
+            "every node adopted",
+        )
+
+    # --- wishes ---
+
+    def deploy(self, name: str, replicas: int, **more: object) -> str:
+        deployment = Deployment(name, replicas, **more)  # type: ignore[arg-type]
+        self.world.kube.cluster.apply(deployment)
+        return deployment.key
+
+    def sbatch(self, nodes: int = 1, *, runs_s: float = 600, priority: int = 1000, **more: object) -> int:
+        return self.world.slurm.submit(JobRequest(nodes=nodes, duration_s=runs_s, priority=priority, **more))  # type: ignore[arg-type]
+
+    def order(self, destination: Side, *nodes: str) -> Request:
+        request = Request(self._new_id(), nodes, destination, "olga", "by hand", self.world.clock.now())
+        self.ledger.submit(request)
+        return request
+
+    # --- what is ---
+
+    def owner(self, node: str) -> Owner:
+        return self.ledger.read().leases[node].owner
+
+    def owned(self, owner: Owner) -> list[str]:
+        """Nodes at rest with `owner`."""
+        state = self.ledger.read()
+        return sorted(n for n, lease in state.leases.items() if lease.owner is owner and n not in state.handoffs)
+
+    def handoff(self, node: str) -> Handoff:
+        """The newest handoff of a node."""
+        return self.ledger.handoffs(limit=1, node=node)[0]
+
+    def at_step(self, node: str, step: Step) -> bool:
+        handoffs = self.ledger.handoffs(limit=1, node=node)
+        return bool(handoffs) and handoffs[0].step is step
+
+    def describe(self) -> str:
+        state = self.ledger.read()
+        lines = [f"t={self.world.clock.monotonic_s():.2f} s, pulse {self.reconciler.pulse}"]
+        for name, lease in sorted(state.leases.items()):
+            handoff = state.handoffs.get(name)
+            lines.append(f"{name}: {lease.owner} {handoff and (handoff.step, handoff.blockers)} {state.nodes[name]}")
+        lines += [f"{event.kind}: {event.message}" for event in self.ledger.events(after=0, limit=1000)[-30:]]
+        return "\n".join(lines)
