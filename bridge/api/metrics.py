@@ -15,7 +15,6 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from bridge.api.eventlog import last_event_id
 from bridge.model.errors import BridgeError
 from bridge.model.ledger import LedgerState
 from bridge.ports import Ledger
@@ -87,7 +86,7 @@ class LedgerCollector(Collector):
 
     def _count_events(self) -> None:
         if self._seen_event is None:
-            self._seen_event = last_event_id(self._ledger)
+            self._seen_event = self._ledger.last_event_id()
         for _ in range(_PAGES_A_SCRAPE):
             page = self._ledger.events(after=self._seen_event, limit=_PAGE)
             self._events_by_kind.update(event.kind for event in page)

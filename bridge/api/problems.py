@@ -109,6 +109,22 @@ def install(app: FastAPI) -> None:
     app.exception_handler(Unreadable)(_on_unreadable)
     app.exception_handler(CallFailed)(_on_unreadable)
     app.exception_handler(Exception)(_on_bug)
+    _describe(app)
+
+
+def _describe(app: FastAPI) -> None:
+    # FastAPI describes a response model as application/json only: our media type refers to schemas that we add.
+    described = app.openapi
+
+    def openapi() -> dict[str, Any]:
+        schema = described()
+        problem = ProblemDocument.model_json_schema(ref_template="#/components/schemas/{model}")
+        schemas = schema["components"]["schemas"]
+        schemas.update(problem.pop("$defs"))
+        schemas["ProblemDocument"] = problem
+        return schema
+
+    app.openapi = openapi  # type: ignore[method-assign]
 
 
 def _on_problem(request: Request, error: Problem) -> Response:
@@ -147,7 +163,7 @@ def remedy_of(error: Mapping[str, Any]) -> str:
     bounds = {"greater_than_equal": "ge", "greater_than": "gt", "less_than_equal": "le", "less_than": "lt"}
     words = {"ge": "of at least", "gt": "above", "le": "of at most", "lt": "below"}
     if kind in bounds and bounds[kind] in context:
-        return f"use a value {words[bounds[kind]]} {context[bounds[kind]]}"
+        return f"use a value {words[bounds[kind]]} {context[bounds[kind]]:g}"
     if kind in ("literal_error", "enum"):
         return f"use one of {context.get('expected', 'the listed values')}"
     return _REMEDIES.get(kind, "change the value as the message says")

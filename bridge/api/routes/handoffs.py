@@ -13,14 +13,12 @@ from bridge.api.inputs import AnswerWait, HandoffId, HandoffOrder, Limit, NodeFi
 from bridge.api.problems import InputError, Problem, invalid, responses
 from bridge.api.views import EventView, HandoffDetail, HandoffView, Listing, RequestView
 from bridge.model.errors import Invalid
-from bridge.model.handoff import Handoff
 from bridge.model.ledger import Request, RequestState
 from bridge.ports import Ledger
 from bridge.slurm import hostlists
 
 router = APIRouter(prefix="/v1", tags=["handoffs"], responses=responses())
 _MAX_NODES_AN_ORDER = 1024
-_MAX_HISTORY = 10_000
 
 
 @router.get("/handoffs", operation_id="listHandoffs", summary="Handoffs, newest first")
@@ -46,7 +44,7 @@ def list_handoffs(
 @router.get("/handoffs/{id}", operation_id="getHandoff", summary="One handoff", responses=responses(404))
 def get_handoff(id: HandoffId, deps: Deps, caller: Reader) -> HandoffDetail:
     """With the time it spent in each step and its events."""
-    handoff = _find(deps.ledger, id)
+    handoff = deps.ledger.handoff(id)
     if handoff is None:
         raise Problem(404, "unknown-handoff", f"there is no handoff {id}")
     now = deps.clock.now()
@@ -97,12 +95,6 @@ def get_request(id: RequestId, deps: Deps, caller: Reader) -> RequestView:
     return RequestView.of(request)
 
 
-def _find(ledger: Ledger, id: str) -> Handoff | None:
-    running = ledger.read().handoffs.values()
-    found = next((handoff for handoff in running if handoff.id == id), None)
-    return found or next((handoff for handoff in ledger.handoffs(limit=_MAX_HISTORY) if handoff.id == id), None)
-
-
 def _submit(deps: ApiDependencies, order: HandoffOrder, requested_by: str) -> Request:
     request = Request(
         id=deps.new_id(),
@@ -122,7 +114,7 @@ def _known_nodes(expressions: list[str], ledger: Ledger) -> tuple[str, ...]:
     errors = []
     for index, expression in enumerate(expressions):
         try:
-            expanded = hostlists.expand([expression])
+            expanded = hostlists.expand([expression], limit=_MAX_NODES_AN_ORDER)
         except Invalid as error:
             errors.append(_node_error(index, str(error), "write a name or a Slurm host list such as gpu-[1-4]"))
             continue

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from typing import Annotated
 
 from fastapi import APIRouter, Header, Query, Response
@@ -20,7 +19,6 @@ from bridge.model.policy import Policy
 
 router = APIRouter(prefix="/v1/policy", tags=["policy"], responses=responses())
 
-_ETAG = re.compile(r'"(\d{1,18})"')
 IfMatch = Annotated[
     str | None,
     Header(alias="If-Match", max_length=64, description="ETag of the version that is replaced", examples=['"3"']),
@@ -94,8 +92,7 @@ def _check_version(if_match: str | None, current: int, *, required: bool) -> Non
         if required:
             raise Problem(428, "version-missing", "send If-Match with the ETag of the policy that this one replaces")
         return
-    found = _ETAG.fullmatch(if_match.strip())
-    if found is None or int(found[1]) != current:
+    if if_match.strip() != _etag(current):
         detail = f"version {_etag(current)} is current, not {if_match}: read it, then change that"
         raise Problem(412, "changed", detail, headers={"ETag": _etag(current)})
 
