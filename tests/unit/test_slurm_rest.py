@@ -1,0 +1,598 @@
+"""The slurmrestd driver against a server that fails in every way seen: what is not wholly read is UNKNOWN."""
+
+from __future__ import annotations
+
+import base64
+import itertools
+import json
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from bridge.model.errors import CallFailed, Invalid, Unreadable
+from bridge.model.ownership import Mark
+from bridge.settings import SlurmSettings
+from bridge.slurm.rest import SlurmRestDriver
+
+NOW = datetime(2026, 12, 2, 9, 0, tzinfo=UTC)
+MARK = Mark("k3f9q2m8x1", 4, 17)
+TOKEN = "first.secret.token"
+
+
+def node(name: str, *states: str, **fields: Any) -> dict[str, Any]:
+    return {"name": name, "state": list(states or ("IDLE",)), "gres": "gpu:8", "partitions": ["shared"], **fields}
+
+
+def reservation(name: str, nodes: str, **fields: Any) -> dict[str, Any]:
+    year = {"set": True, "infinite": False, "number": int((NOW + timedelta(days=365)).timestamp())}
+    latch = {"flags": ["MAINT", "IGNORE_JOBS", "SPEC_NODES"], "users": "bridge", "end_time": year}
+    return {"name": name, "node_list": nodes, **latch, **fields}
+
+
+def job(id: int, state: str = "PENDING", **fields: Any) -> dict[str, Any]:
+    return {"job_id": id, "job_state": [state], "user_name": "alice", "partition": "shared", **fields}
+
+
+@dataclass
+class Slurmrestd:
+    """A slurmrestd in memory. `faults` replace the answer of a path; `calls` and `writes` are what reached it."""
+
+    version: int = 42
+    nodes: list[dict[str, Any]] = field(default_factory=lambda: [node("gpu-1"), node("gpu-2"), node("gpu-3")])
+    reservations: list[dict[str, Any]] = field(default_factory=list)
+    jobs: list[dict[str, Any]] = field(default_factory=list)
+    uptime_s: int = 3600
+    faults: dict[str, Callable[[httpx.Request], httpx.Response]] = field(default_factory=dict)
+    calls: list[str] = field(default_factory=list)
+    writes: list[tuple[str, Any]] = field(default_factory=list)
+
+    def __call__(self, request: httpx.Request) -> httpx.Response:
+        path = request.url.path
+        self.calls.append(f"{request.method} {path}")
+        if not path.startswith(f"/slurm/v0.0.{self.version}/"):
+            return httpx.Response(404, text="Unable find requested URL. Please view /openapi/v3 for API reference.")
+        path = path.removeprefix(f"/slurm/v0.0.{self.version}/")
+        if request.method != "GET":
+            self.writes.append((path, json.loads(request.content)))
+        if fault := self.faults.get(f"{request.method} {path}"):
+            return fault(request)
+        if request.method != "GET":
+            return self.answer()
+        return self.read(path)
+
+    def read(self, path: str) -> httpx.Response:
+        if path == "ping/":
+            return self.answer(pings=[{"hostname": "ctl", "pinged": "UP"}])
+        if path == "jobs/state/":
+            return self.answer(jobs=[{"job_id": str(job["job_id"]), "state": job["job_state"]} for job in self.jobs])
+        if path.startswith("job/"):
+            return self.answer(jobs=[found for found in self.jobs if found["job_id"] == int(path[4:])])
+        if path == "diag/":
+            return self.answer(statistics={"req_time": 5_000_000, "req_time_start": 5_000_000 - self.uptime_s})
+        kind = path.rstrip("/")
+        return self.answer(**{kind: getattr(self, kind)})
+
+    @staticmethod
+    def answer(status: int = 200, errors: tuple[Any, ...] = (), **body: Any) -> httpx.Response:
+        return httpx.Response(status, json={**body, "errors": list(errors), "warnings": []})
+
+
+@dataclass
+class Bench:
+    """A driver, its slurmrestd, and a real little program in the place of scontrol."""
+
+    server: Slurmrestd
+    driver: SlurmRestDriver
+    token_file: Path
+    folder: Path
+    clock_s: list[float]
+
+    def scontrol_calls(self) -> list[list[str]]:
+        log = self.folder / "calls"
+        return [json.loads(line)["argv"] for line in log.read_text().splitlines()] if log.exists() else []
+
+    def scontrol_environments(self) -> list[dict[str, str]]:
+        return [json.loads(line)["env"] for line in (self.folder / "calls").read_text().splitlines()]
+
+    def scontrol_says(self, *, exit_code: int = 0, out: str = "", err: str = "") -> None:
+        (self.folder / "answer").write_text(json.dumps({"exit": exit_code, "out": out, "err": err}))
+
+
+SCONTROL = """
+import json, os, pathlib, sys
+here = pathlib.Path(__file__).parent
+kept = {name: value for name, value in os.environ.items() if name.startswith("SLURM_")}
+with (here / "calls").open("a") as log:
+    log.write(json.dumps({"argv": sys.argv[1:], "env": kept}) + "\\n")
+if (here / "answer").exists():
+    said = json.loads((here / "answer").read_text())
+    sys.stdout.write(said["out"]); sys.stderr.write(said["err"]); sys.exit(said["exit"])
+name = [word.split("=", 1)[1] for word in sys.argv if word.startswith("ReservationName=")][0]
+print({"create": f"Reservation created: {name}", "update": "Reservation updated.", "delete": ""}[sys.argv[1]])
+"""
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Iterator[Bench]:
+    token_file = tmp_path / "token"
+    token_file.write_text(TOKEN + "\n")
+    program = tmp_path / "scontrol.py"
+    program.write_text(SCONTROL)
+    server = Slurmrestd()
+    clock_s = [0.0]
+    settings = SlurmSettings(
+        slurm_url="http://slurmrestd:6820",
+        slurm_token_file=token_file,
+        slurm_scontrol=(sys.executable, str(program)),
+        slurm_timeout_s=5,
+    )
+    driver = SlurmRestDriver(
+        settings, now=lambda: NOW, monotonic_s=lambda: clock_s[0], transport=httpx.MockTransport(server)
+    )
+    yield Bench(server, driver, token_file, tmp_path, clock_s)
+    driver.close()
+
+
+# --- reading ---
+
+
+def test_one_observation_holds_nodes_jobs_reservations_and_the_age_of_slurmctld(bench: Bench) -> None:
+    bench.server.nodes[1] = node("gpu-2", "IDLE", "DRAIN", reason=f"{MARK} lent", reason_set_by_user="bridge")
+    bench.server.reservations = [reservation("bridge-h100", "gpu-[2-3]"), reservation("patch-day", "gpu-1")]
+    bench.server.jobs = [job(7), job(8, "RUNNING", nodes="gpu-1"), job(9, "COMPLETED", nodes="gpu-1")]
+    seen = bench.driver.observe()
+    assert set(seen.nodes) == {"gpu-1", "gpu-2", "gpu-3"}
+    assert seen.nodes["gpu-2"].reason == "bridge:k3f9q2m8x1:4:17 lent"
+    assert seen.held == {"gpu-2", "gpu-3"}
+    assert [(job.id, job.state, job.nodes) for job in seen.jobs] == [(7, "PENDING", ()), (8, "RUNNING", ("gpu-1",))]
+    assert seen.controller_started_at == NOW - timedelta(hours=1)
+    assert seen.read_at == NOW
+
+
+def test_a_reservation_that_lost_its_maint_flag_holds_nothing(bench: Bench) -> None:
+    bench.server.reservations = [reservation("bridge-h100", "gpu-2", flags=["IGNORE_JOBS", "SPEC_NODES"])]
+    assert bench.driver.observe().held == frozenset()
+
+
+def test_the_age_of_slurmctld_is_read_last(bench: Bench) -> None:
+    bench.driver.observe()
+    assert bench.server.calls[-1].endswith("/diag/")
+
+
+def timeout(request: httpx.Request) -> httpx.Response:
+    raise httpx.ReadTimeout("timed out", request=request)
+
+
+def lost(request: httpx.Request) -> httpx.Response:
+    raise httpx.ConnectError("connection refused", request=request)
+
+
+def error(number: int, words: str, status: int = 200) -> Callable[[httpx.Request], httpx.Response]:
+    wrong = {"description": f"Failure to {words}", "error_number": number, "error": words}
+    return lambda request: Slurmrestd.answer(status, errors=(wrong,), nodes=[], jobs=[], reservations=[])
+
+
+FAULTS = {
+    "time-out": timeout,
+    "connection refused": lost,
+    "bad token": error(1007, "Protocol authentication error", 511),
+    "no token": lambda request: httpx.Response(401, text="Authentication failure"),
+    "unknown path": lambda request: httpx.Response(404, text="Unable find requested URL."),
+    "200 with errors": error(0, "query"),
+    "server error": error(1800, "Unable to contact slurm controller", 500),
+    "half JSON": lambda request: httpx.Response(200, content=b'{"nodes": [{"name": "gpu-1", "sta'),
+    "empty body": lambda request: httpx.Response(200, content=b""),
+    "a proxy's page": lambda request: httpx.Response(200, html="<html>Bad Gateway</html>"),
+    "bad gateway": lambda request: httpx.Response(502, text="Bad Gateway"),
+    "redirect": lambda request: httpx.Response(302, headers={"location": "http://elsewhere/"}),
+    "another shape": lambda request: httpx.Response(200, json={"items": [], "errors": []}),
+    "null list": lambda request: httpx.Response(
+        200, json={"nodes": None, "jobs": None, "reservations": None, "errors": []}
+    ),
+}
+
+
+PATHS = ("nodes/", "reservations/", "jobs/state/", "jobs/", "diag/")
+OPTIONAL = {("unknown path", "jobs/state/"), ("unknown path", "diag/")}
+"""A server without these is read without them: see the next test."""
+
+
+@pytest.mark.parametrize(("fault", "path"), [pair for pair in itertools.product(FAULTS, PATHS) if pair not in OPTIONAL])
+def test_whatever_cannot_be_read_makes_all_of_it_unknown(bench: Bench, fault: str, path: str) -> None:
+    bench.server.faults[f"GET {path}"] = FAULTS[fault]
+    with pytest.raises(Unreadable) as caught:
+        bench.driver.observe()
+    assert TOKEN not in str(caught.value)
+    del bench.server.faults[f"GET {path}"]
+    assert set(bench.driver.observe().nodes) == {"gpu-1", "gpu-2", "gpu-3"}
+
+
+def test_a_server_without_job_states_or_diag_is_read_without_them(bench: Bench) -> None:
+    bench.server.jobs = [job(7)]
+    bench.server.faults["GET jobs/state/"] = FAULTS["unknown path"]
+    bench.server.faults["GET diag/"] = FAULTS["unknown path"]
+    seen = bench.driver.observe()
+    assert [job.id for job in seen.jobs] == [7]
+    assert seen.controller_started_at is None
+
+
+@pytest.mark.parametrize(("fault", "reads"), [("connection refused", 2), ("bad gateway", 2), ("time-out", 1)])
+def test_a_read_is_repeated_once_at_most(bench: Bench, fault: str, reads: int) -> None:
+    bench.server.faults["GET nodes/"] = FAULTS[fault]
+    with pytest.raises(Unreadable):
+        bench.driver.observe()
+    assert bench.server.calls.count("GET /slurm/v0.0.42/nodes/") == reads
+
+
+def test_an_answer_that_drips_is_late(bench: Bench) -> None:
+    def drip(request: httpx.Request) -> httpx.Response:
+        def body() -> Iterator[bytes]:
+            for _ in range(10):
+                bench.clock_s[0] += 1
+                yield b" "
+
+        return httpx.Response(200, content=body())
+
+    bench.server.faults["GET nodes/"] = drip
+    with pytest.raises(Unreadable, match="not whole after 5 s"):
+        bench.driver.observe()
+
+
+def test_a_token_that_was_just_replaced_is_read_again(bench: Bench) -> None:
+    def expired(request: httpx.Request) -> httpx.Response:
+        del bench.server.faults["GET nodes/"]
+        bench.token_file.write_text("second.secret.token\n")
+        return FAULTS["bad token"](request)
+
+    bench.server.faults["GET nodes/"] = expired
+    used: list[str] = []
+    bench.server.faults["GET reservations/"] = lambda request: (
+        used.append(request.headers["X-SLURM-USER-TOKEN"]) or bench.server.read("reservations/")
+    )
+    assert bench.driver.observe().nodes
+    assert used == ["second.secret.token"]
+
+
+@pytest.mark.parametrize("content", [None, "", "two words", "line\nline"])
+def test_no_token_is_unknown_not_a_crash(bench: Bench, content: str | None) -> None:
+    bench.token_file.unlink()
+    if content is not None:
+        bench.token_file.write_text(content)
+    with pytest.raises(Unreadable, match="token"):
+        bench.driver.observe()
+    with pytest.raises(CallFailed, match="token"):
+        bench.driver.drain(["gpu-1"], MARK, "why")
+
+
+def test_a_token_that_nobody_renews_is_said_once(bench: Bench, capsys: pytest.CaptureFixture[str]) -> None:
+    claims = base64.urlsafe_b64encode(json.dumps({"exp": NOW.timestamp() + 60, "sun": "bridge"}).encode())
+    bench.token_file.write_text(f"head.{claims.decode().rstrip('=')}.signature")
+    bench.driver.observe()
+    bench.driver.observe()
+    said = capsys.readouterr().out
+    assert said.count("slurm_token_not_renewed") == 1
+    assert claims.decode().rstrip("=") not in said
+
+
+# --- data versions ---
+
+
+def test_the_newest_version_that_both_know_is_spoken_and_asked_for_once(bench: Bench) -> None:
+    bench.driver.observe()
+    bench.driver.observe()
+    pings = [call for call in bench.server.calls if "ping" in call]
+    assert pings == [f"GET /slurm/v0.0.{version}/ping/" for version in (45, 44, 43, 42)]
+
+
+def test_a_server_with_no_version_of_ours_is_unknown(bench: Bench) -> None:
+    bench.server.version = 39
+    with pytest.raises(Unreadable, match=r"v0\.0\.40 to v0\.0\.45"):
+        bench.driver.observe()
+
+
+def test_after_an_upgrade_of_slurmrestd_the_version_is_asked_for_again(bench: Bench) -> None:
+    bench.driver.observe()
+    bench.server.version = 45
+    with pytest.raises(Unreadable):
+        bench.driver.observe()
+    assert bench.driver.observe().nodes
+
+
+# --- drain and resume ---
+
+
+def test_many_nodes_are_drained_in_one_call(bench: Bench) -> None:
+    bench.driver.drain(["gpu-2", "gpu-1", "gpu-2"], MARK, "lent,\n  see x=y")
+    reason = "bridge:k3f9q2m8x1:4:17 lent, see x=y"
+    assert bench.server.writes == [("nodes/", {"name": ["gpu-1", "gpu-2"], "state": ["DRAIN"], "reason": reason})]
+    assert Mark.parse(reason) == MARK
+
+
+def test_before_v42_nodes_are_drained_one_by_one(bench: Bench) -> None:
+    bench.server.version = 41
+    bench.driver.drain(["gpu-1", "gpu-2"], MARK, "lent")
+    assert [path for path, _ in bench.server.writes] == ["node/gpu-1", "node/gpu-2"]
+
+
+def test_no_nodes_means_no_call(bench: Bench) -> None:
+    bench.driver.drain([], MARK, "why")
+    bench.driver.resume([])
+    bench.driver.hold([], "bridge-h100")
+    bench.driver.release([], "bridge-h100")
+    assert (bench.server.writes, bench.scontrol_calls()) == ([], [])
+
+
+@pytest.mark.parametrize("fault", [fault for fault in FAULTS if fault not in {"another shape", "null list"}])
+def test_a_failed_write_says_so_and_is_not_repeated(bench: Bench, fault: str) -> None:
+    bench.driver.observe()
+    bench.server.faults["POST nodes/"] = FAULTS[fault]
+    with pytest.raises(CallFailed) as caught:
+        bench.driver.drain(["gpu-1"], MARK, "why")
+    assert len(bench.server.writes) == 1
+    assert TOKEN not in str(caught.value)
+
+
+def test_a_refused_write_has_slurms_words(bench: Bench) -> None:
+    bench.server.faults["POST nodes/"] = error(2018, "Invalid node name specified", 500)
+    with pytest.raises(CallFailed, match=r"Invalid node name specified \(2018\)"):
+        bench.driver.drain(["gpu-9"], MARK, "why")
+
+
+NOT_DRAINED = error(2028, "Invalid node state specified", 500)
+
+
+def test_resuming_what_is_not_drained_is_no_failure(bench: Bench) -> None:
+    bench.server.faults["POST nodes/"] = NOT_DRAINED
+    bench.driver.resume(["gpu-1", "gpu-2"])
+    assert bench.server.writes == [("nodes/", {"name": ["gpu-1", "gpu-2"], "state": ["RESUME"]})]
+
+
+@pytest.mark.parametrize(
+    ("fault", "after"),
+    [
+        (NOT_DRAINED, node("gpu-1", "IDLE", "DRAIN")),
+        (NOT_DRAINED, node("gpu-8")),
+        (error(2018, "Invalid node name specified", 500), node("gpu-1")),
+    ],
+)
+def test_a_resume_that_left_a_node_drained_is_a_failure(bench: Bench, fault: Any, after: dict[str, Any]) -> None:
+    bench.server.faults["POST nodes/"] = fault
+    bench.server.nodes = [after]
+    with pytest.raises(CallFailed):
+        bench.driver.resume(["gpu-1"])
+
+
+HOSTILE = ["gpu-1,gpu-2", "gpu-[1-9]", "../job/7", "gpu-1?x", "@all'; id; '", "ALL ", "", "--help", "gpu 1"]
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_nothing_but_a_node_name_leaves_the_driver(bench: Bench, name: str) -> None:
+    driver = bench.driver
+    for call in (
+        lambda: driver.drain([name], MARK, "why"),
+        lambda: driver.resume([name]),
+        lambda: driver.hold([name], "bridge-h100"),
+        lambda: driver.release([name], "bridge-h100"),
+    ):
+        with pytest.raises(Invalid, match="not a node name"):
+            call()
+    assert (bench.server.calls, bench.scontrol_calls()) == ([], [])
+
+
+# --- the reservation ---
+
+
+def test_the_first_hold_creates_the_reservation(bench: Bench) -> None:
+    bench.driver.hold(["gpu-2", "gpu-1"], "bridge-h100")
+    assert bench.scontrol_calls() == [
+        ["create", "reservation", "ReservationName=bridge-h100", "Nodes=gpu-1,gpu-2", "Flags=IGNORE_JOBS,MAINT",
+         "Users=bridge", "StartTime=now", "Duration=UNLIMITED"]
+    ]  # fmt: skip
+
+
+def test_later_ones_add_to_it_and_standing_ones_do_nothing(bench: Bench) -> None:
+    bench.server.reservations = [reservation("bridge-h100", "gpu-1")]
+    bench.driver.hold(["gpu-1"], "bridge-h100")
+    assert bench.scontrol_calls() == []
+    bench.driver.hold(["gpu-1", "gpu-2"], "bridge-h100")
+    assert bench.scontrol_calls() == [
+        ["update", "ReservationName=bridge-h100", "Nodes+=gpu-1,gpu-2", "Flags=IGNORE_JOBS,MAINT", "Users=bridge"]
+    ]
+
+
+@pytest.mark.parametrize("damage", [{"flags": ["SPEC_NODES"]}, {"users": "bridge,mallory"}])
+def test_a_damaged_latch_is_repaired(bench: Bench, damage: dict[str, Any]) -> None:
+    bench.server.reservations = [reservation("bridge-h100", "gpu-1", **damage)]
+    bench.driver.hold(["gpu-1"], "bridge-h100")
+    assert bench.scontrol_calls()[0][3:] == ["Flags=IGNORE_JOBS,MAINT", "Users=bridge"]
+
+
+def test_release_of_many_is_one_call(bench: Bench) -> None:
+    bench.server.reservations = [reservation("bridge-h100", "gpu-[1-4]")]
+    bench.driver.release(["gpu-1", "gpu-3", "gpu-9"], "bridge-h100")
+    assert bench.scontrol_calls() == [["update", "ReservationName=bridge-h100", "Nodes-=gpu-1,gpu-3"]]
+
+
+def test_the_last_release_deletes_the_reservation_and_never_empties_it(bench: Bench) -> None:
+    bench.server.reservations = [reservation("bridge-h100", "gpu-[1-2]")]
+    bench.driver.release(["gpu-1", "gpu-2", "gpu-3"], "bridge-h100")
+    assert bench.scontrol_calls() == [["delete", "ReservationName=bridge-h100"]]
+
+
+def test_release_of_what_is_not_held_does_nothing(bench: Bench) -> None:
+    bench.driver.release(["gpu-1"], "bridge-h100")
+    bench.server.reservations = [reservation("bridge-h100", "gpu-2"), reservation("patch-day", "gpu-1")]
+    bench.driver.release(["gpu-1"], "bridge-h100")
+    assert bench.scontrol_calls() == []
+
+
+@pytest.mark.parametrize("name", ["patch-day", "bridge", "", "xbridge-h100", "bridge-h100 Nodes=ALL", "bridge-a,b"])
+def test_only_reservations_of_the_bridge_are_touched(bench: Bench, name: str) -> None:
+    bench.server.reservations = [reservation("patch-day", "gpu-[1-3]")]
+    for call in (bench.driver.hold, bench.driver.release):
+        with pytest.raises(Invalid, match="not the bridge's"):
+            call(["gpu-1"], name)
+    assert bench.scontrol_calls() == []
+
+
+@pytest.mark.parametrize(("days_left", "renewed"), [(300, False), (100, True)])
+def test_a_reservation_past_half_of_its_year_gets_a_new_end(bench: Bench, days_left: int, renewed: bool) -> None:
+    end = {"set": True, "infinite": False, "number": int((NOW + timedelta(days=days_left)).timestamp())}
+    bench.server.reservations = [reservation("bridge-h100", "gpu-1", end_time=end), reservation("other", "gpu-2")]
+    bench.driver.hold(["gpu-1"], "bridge-h100")
+    expected = [["update", "ReservationName=bridge-h100", "EndTime=now+365days"]] if renewed else []
+    assert bench.scontrol_calls() == expected
+    assert bench.driver.renew_reservations() == (("bridge-h100",) if renewed else ())
+    assert bench.scontrol_calls() == expected * 2
+
+
+def test_the_token_is_in_the_environment_and_nowhere_else(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("SLURM_SACK_KEY", "/etc/slurm/slurm.key")
+    bench.scontrol_says(exit_code=1, err="Error creating the reservation: Requested nodes are busy\n")
+    with pytest.raises(CallFailed, match="Requested nodes are busy") as caught:
+        bench.driver.hold(["gpu-1"], "bridge-h100")
+    (environment,) = bench.scontrol_environments()
+    assert environment["SLURM_JWT"] == TOKEN
+    assert "SLURM_SACK_KEY" not in environment
+    assert TOKEN not in str(bench.scontrol_calls())
+    assert TOKEN not in str(caught.value)
+    assert TOKEN not in "".join(capsys.readouterr())
+
+
+@pytest.mark.parametrize("out", ["", "slurm_update: something else\n"])
+def test_an_exit_code_of_zero_alone_is_not_believed(bench: Bench, out: str) -> None:
+    bench.scontrol_says(exit_code=0, out=out)
+    with pytest.raises(CallFailed, match="exit code 0"):
+        bench.driver.hold(["gpu-1"], "bridge-h100")
+
+
+def test_scontrols_grumbling_about_its_configuration_is_no_failure(bench: Bench) -> None:
+    bench.scontrol_says(out="Reservation created: bridge-h100\n", err='scontrol: error: "Include" failed in file\n')
+    bench.driver.hold(["gpu-1"], "bridge-h100")
+
+
+@pytest.mark.parametrize(
+    ("command", "words"),
+    [
+        (("/nonexistent/scontrol",), "could not be run"),
+        (("sh", "-c", "exec sleep 9"), r"did not end within 0\.2 s: outcome unknown"),
+    ],
+)
+def test_a_scontrol_that_cannot_run_or_never_ends(tmp_path: Path, command: tuple[str, ...], words: str) -> None:
+    token_file = tmp_path / "token"
+    token_file.write_text(TOKEN)
+    settings = SlurmSettings(slurm_token_file=token_file, slurm_scontrol=command, slurm_timeout_s=0.2)
+    driver = SlurmRestDriver(settings, now=lambda: NOW, transport=httpx.MockTransport(Slurmrestd()))
+    with pytest.raises(CallFailed, match=words):
+        driver.hold(["gpu-1"], "bridge-h100")
+
+
+def test_an_unreadable_reservation_is_never_written(bench: Bench) -> None:
+    bench.server.faults["GET reservations/"] = FAULTS["200 with errors"]
+    for call in (bench.driver.hold, bench.driver.release):
+        with pytest.raises(CallFailed):
+            call(["gpu-1"], "bridge-h100")
+    assert bench.scontrol_calls() == []
+
+
+# --- a long queue ---
+
+
+def detail_reads(bench: Bench) -> list[int]:
+    return sorted(int(call.rsplit("/", 1)[1]) for call in bench.server.calls if "/job/" in call)
+
+
+@pytest.fixture
+def long_queue(bench: Bench) -> Bench:
+    pending = [job(id, tres_per_node="gres/gpu:8") for id in range(1000, 1450)]
+    running = [job(id, "RUNNING", nodes=f"gpu-{id}") for id in (1, 2, 3)]
+    bench.server.jobs = [*running, *pending]
+    return bench
+
+
+def settle(bench: Bench) -> None:
+    for _ in range(5):
+        bench.driver.observe()
+    bench.server.calls.clear()
+
+
+def test_a_long_queue_is_never_read_whole(long_queue: Bench) -> None:
+    seen = long_queue.driver.observe()
+    assert "GET /slurm/v0.0.42/jobs/" not in long_queue.server.calls
+    assert {job.id for job in seen.jobs if job.nodes} == {1, 2, 3}
+    assert len(detail_reads(long_queue)) == 103
+    for _ in range(4):
+        seen = long_queue.driver.observe()
+    assert len(seen.jobs) == 453
+
+
+def test_only_what_changed_is_read_again(long_queue: Bench) -> None:
+    settle(long_queue)
+    long_queue.driver.observe()
+    assert detail_reads(long_queue) == []
+    long_queue.server.jobs[3].update(job_state=["RUNNING"], nodes="gpu-9")
+    long_queue.server.jobs.append(job(5000))
+    del long_queue.server.jobs[0]
+    seen = {job.id: job for job in long_queue.driver.observe().jobs}
+    assert detail_reads(long_queue) == [1000, 5000]
+    assert seen[1000].nodes == ("gpu-9",)
+    assert 1 not in seen
+
+
+def test_what_a_pending_job_waits_for_is_half_a_minute_old_at_most(long_queue: Bench) -> None:
+    settle(long_queue)
+    for pending in long_queue.server.jobs:
+        pending["state_reason"] = "Resources"
+    long_queue.clock_s[0] += 31
+    for _ in range(5):
+        seen = long_queue.driver.observe()
+    assert {job.waits_for for job in seen.jobs if job.state == "PENDING"} == {"Resources"}
+
+
+@pytest.mark.parametrize("state", ["SUSPENDED", "COMPLETING", "BEWITCHED"])
+def test_a_job_in_any_odd_state_is_read_every_time(long_queue: Bench, state: str) -> None:
+    long_queue.server.jobs[1].update(job_state=[state], nodes="gpu-7")
+    settle(long_queue)
+    long_queue.server.jobs[1].update(nodes="gpu-8")
+    seen = {job.id: job for job in long_queue.driver.observe().jobs}
+    assert detail_reads(long_queue) == [2]
+    assert (seen[2].state, seen[2].nodes) == (state, ("gpu-8",))
+
+
+def test_a_requeued_job_no_longer_holds_its_nodes(long_queue: Bench) -> None:
+    settle(long_queue)
+    long_queue.server.jobs[0].update(job_state=["PENDING"], nodes="")
+    seen = {job.id: job for job in long_queue.driver.observe().jobs}
+    assert (seen[1].state, seen[1].nodes) == ("PENDING", ())
+
+
+def test_busy_jobs_that_take_too_long_are_unknown_and_the_next_reading_goes_on(long_queue: Bench) -> None:
+    for waiting in long_queue.server.jobs[3:]:
+        waiting.update(job_state=["RUNNING"], nodes="gpu-1")
+
+    def slowly(request: httpx.Request) -> httpx.Response:
+        long_queue.clock_s[0] += 0.02
+        return long_queue.server.read(request.url.path.removeprefix("/slurm/v0.0.42/"))
+
+    for busy in long_queue.server.jobs:
+        long_queue.server.faults[f"GET job/{busy['job_id']}"] = slowly
+    with pytest.raises(Unreadable, match="of 453 busy jobs are still to be read"):
+        long_queue.driver.observe()
+    assert len(long_queue.driver.observe().jobs) == 453
+
+
+def test_a_het_component_is_counted_once(long_queue: Bench) -> None:
+    parts = [job(id, "RUNNING", nodes=f"gpu-{id}", het_job_id=600) for id in (600, 601)]
+    long_queue.server.jobs += parts
+    long_queue.server.faults["GET job/600"] = lambda request: Slurmrestd.answer(jobs=parts)
+    for _ in range(5):
+        seen = long_queue.driver.observe()
+    assert [job.id for job in seen.jobs if job.het_job] == [600, 601]
