@@ -1,107 +1,35 @@
-"""A simulated Slurm behind `SlurmPort`: slurmctld, one partition, and a slurmd on every shared node.
+"""A simulated Slurm behind `SlurmPort`: a `Slurmctld` whose calls may break and whose foreign marks are watched over.
 
-Simulated is what a real 24.11 was seen to do, unpleasant parts included: RESUME clears anybody's drain and leaves the
-reason standing; a resumed node does not respond for a moment; a drain overwrites the reason that stood there; a
-restarted slurmctld tells old news for a while; a job that is over may still have processes.
+The bridge destroys a foreign drain if it drains or resumes a node whose drain it was shown and that is not its own
+(``NotOurs``, reported to the oracle). One that came after its last look it could not heed: Slurm has no
+compare-and-set.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable
-from dataclasses import dataclass, field
-from datetime import datetime, timedelta
+from collections.abc import Callable, Collection
 from functools import partial
 
 from bridge.model.errors import CallFailed, Unreadable
-from bridge.model.ownership import Mark, Node, Side
-from bridge.model.slurm import SlurmJob, SlurmNode, SlurmObservation
-from bridge.simulation.clock import Latency, SimulatedClock, Timer
+from bridge.model.ownership import Mark, Node
+from bridge.model.slurm import SlurmObservation
+from bridge.simulation.clock import Latency, SimulatedClock
 from bridge.simulation.faults import Faults
-from bridge.simulation.machines import Machines, Process
+from bridge.simulation.machines import Machines
 from bridge.simulation.oracle import Oracle
+from bridge.simulation.slurmctld import JobRequest, Slurmctld, SlurmdNode, SlurmTimings
+
+__all__ = ["JobRequest", "SimulatedSlurm", "SlurmTimings"]
 
 OURS = "bridge-"
 """Reservations of the bridge begin with this; every other one is somebody else's."""
 
-
-@dataclass(frozen=True, slots=True)
-class SlurmTimings:
-    """Seconds that Slurm takes, as measured on a small cluster (the time-outs are slurm.conf's defaults)."""
-
-    scheduling_s: float = 0.8
-    registration_s: float = 0.6
-    ping_s: float = 30
-    slurmd_timeout_s: float = 300
-    requeue_hold_s: float = 120
-    old_news_s: float = 3
+_Shown = dict[str, str]
+"""The reasons of the foreign drains that an observation showed, by node."""
 
 
-@dataclass(frozen=True, slots=True)
-class JobRequest:
-    """An sbatch: `nodes` nodes, on each `gpus_per_node` GPUs, all at the same moment.
-
-    How it ends is part of the story: processes need `dying_s` to go once the job is over (it is COMPLETING as long),
-    the epilog `epilog_s`, and one process that left its session stays `orphan_s` longer, unseen by Slurm.
-    """
-
-    nodes: int = 1
-    duration_s: float = 600
-    user: str = "alice"
-    account: str = "research"
-    name: str = "train"
-    priority: int = 1000
-    gpus_per_node: int = 8
-    time_limit_s: float | None = None
-    may_requeue: bool = True
-    held: bool = False
-    begin_in_s: float = 0
-    dying_s: float = 0
-    epilog_s: float = 0.5
-    orphan_s: float = 0
-
-
-@dataclass(slots=True)
-class _Node:
-    name: str
-    machine: str
-    gpus: int
-    booted_at: datetime
-    drained: bool = False
-    down: bool = False
-    reason: str = ""
-    reason_user: str = ""
-    reason_set_at: datetime | None = None
-    slurmd_alive: bool = True
-    responding: bool = True
-    registering: Timer | None = None
-    flags: frozenset[str] = frozenset()
-    gres_known: bool = True
-    jobs: list[_Job] = field(default_factory=list)
-    strays: list[Process] = field(default_factory=list)
-
-
-@dataclass(slots=True)
-class _Job:
-    id: int
-    request: JobRequest
-    submitted_at: datetime
-    begins_at: datetime
-    held: bool
-    state: str = "PENDING"
-    waits_for: str = "None"
-    nodes: tuple[str, ...] = ()
-    started_at: datetime | None = None
-    ends: Timer | None = None
-    processes: list[Process] = field(default_factory=list)
-
-    @property
-    def where(self) -> tuple[int, int]:
-        """Place in the queue: higher priority first, then first come."""
-        return (-self.request.priority, self.id)
-
-
-class SimulatedSlurm:
-    """See the module. Names are Slurm's; persons' actions and breakages are methods beside those of the port."""
+class SimulatedSlurm(Slurmctld):
+    """See the module. `user` is whom the bridge's token belongs to."""
 
     def __init__(
         self,
@@ -116,28 +44,18 @@ class SimulatedSlurm:
         timings: SlurmTimings | None = None,
         latency: Latency | None = None,
     ) -> None:
-        self._clock = clock
-        self._machines = machines
+        super().__init__(
+            clock,
+            nodes,
+            machines,
+            partition=partition,
+            timings=timings or SlurmTimings(),
+            latency=latency or Latency(),
+        )
         self._oracle = oracle
         self._faults = faults
-        self._partition = partition
         self._user = user
-        self._timings = timings or SlurmTimings()
-        self._latency = latency or Latency()
-        self._nodes = {
-            node.slurm_name: _Node(node.slurm_name, node.name, node.gpus, booted_at=clock.now()) for node in nodes
-        }
-        self._jobs: dict[int, _Job] = {}
-        self._live: dict[int, _Job] = {}
-        self._reservations: dict[str, set[str]] = {}
-        self._planned_for: frozenset[str] = frozenset()
-        self._scheduling: Timer | None = None
-        self._controller_up = True
-        self._controller_started_at = clock.now()
-        self._old_news_until_s = 0.0
-        self._foreign_shown: dict[str, str] = {}
-        self.fence: frozenset[str] = frozenset()
-        """Nodes in the PrologSlurmctld's fence file: a job that was allocated one of them is refused there."""
+        self._shown: _Shown = {}
 
     # --- SlurmPort ---
 
@@ -146,135 +64,23 @@ class SimulatedSlurm:
 
     def drain(self, nodes: Collection[str], mark: Mark, why: str) -> None:
         reason = f"{mark} {why}"
-        self._write("drain", nodes, lambda node, shown: self._drain(node, reason, self._user, shown))
+        self._write("drain", nodes, lambda node: self._drain(node, reason, self._user))
 
     def resume(self, nodes: Collection[str]) -> None:
         self._write("resume", nodes, self._resume)
 
     def hold(self, nodes: Collection[str], reservation: str) -> None:
-        self._write_whole("hold", nodes, lambda: self._reserve(reservation, nodes))
+        self._write_whole("hold", reservation, nodes, self._reserve)
 
     def release(self, nodes: Collection[str], reservation: str) -> None:
-        self._write_whole("release", nodes, lambda: self._unreserve(reservation, nodes))
-
-    # --- what users do ---
-
-    def submit(self, request: JobRequest) -> int:
-        now = self._clock.now()
-        job = _Job(len(self._jobs) + 1, request, now, now + timedelta(seconds=request.begin_in_s), request.held)
-        self._jobs[job.id] = self._live[job.id] = job
-        self._schedule_soon()
-        if request.begin_in_s:
-            self._clock.after(request.begin_in_s, self._schedule_soon)
-        return job.id
-
-    def cancel(self, job: int) -> None:
-        found = self._jobs[job]
-        if found.state == "PENDING":
-            self._close(found, "CANCELLED")
-        elif found.state in ("RUNNING", "SUSPENDED"):
-            self._end(found, "CANCELLED")
-
-    def requeue(self, job: int) -> None:
-        """`CallFailed` for a job that was submitted with ``--no-requeue``. A requeued job waits before it may start."""
-        found = self._jobs[job]
-        if not found.request.may_requeue:
-            raise CallFailed(f"job {job} may not be requeued")
-        if found.state in ("RUNNING", "SUSPENDED"):
-            self._end(found, "PENDING")
-
-    def suspend(self, job: int) -> None:
-        """Its processes stop, and stay: the node looks IDLE while their memory and GPUs are in use."""
-        found = self._jobs[job]
-        if found.state == "RUNNING":
-            found.state = "SUSPENDED"
-            _cancel(found.ends)
-
-    def let_go(self, job: int) -> None:
-        """scontrol release: the user or an admin takes the hold off a pending job."""
-        self._jobs[job].held = False
-        self._schedule_soon()
-
-    # --- what admins do ---
-
-    def admin_drain(self, node: str, reason: str, user: str = "admin") -> None:
-        self._drain(self._node(node), reason, user, shown=None)
-
-    def admin_resume(self, node: str, user: str = "admin") -> None:
-        """RESUME clears anybody's drain, whoever `user` is; a reservation around the node stands."""
-        del user
-        self._resume(self._node(node), shown=None)
-
-    def admin_reserve(self, name: str, nodes: Collection[str]) -> None:
-        """A MAINT reservation of the admins' own."""
-        self._reservations.setdefault(name, set()).update(nodes)
-
-    def admin_unreserve(self, name: str) -> None:
-        self._reservations.pop(name, None)
-        self._schedule_soon()
-
-    # --- what breaks ---
-
-    def slurm_drains(self, node: str, reason: str) -> None:
-        """Slurm's own drain (``Kill task failed``): it does nothing to a node that is drained already."""
-        if not self._node(node).drained:
-            self._drain(self._node(node), reason, "root", shown=None)
-
-    def lose_slurmd(self, node: str) -> None:
-        """slurmd, or the network to it, is gone; what runs there runs on. Noticed by the next pings, DOWN later."""
-        found = self._node(node)
-        found.slurmd_alive = False
-        _cancel(found.registering)
-        self._clock.after(self._latency(self._timings.ping_s), lambda: self._miss_ping(found))
-        self._clock.after(self._timings.slurmd_timeout_s, lambda: self._set_down(found))
-
-    def return_slurmd(self, node: str) -> None:
-        """slurmd is back and registers. With ReturnToService=2 a DOWN node becomes usable; a drained one stays so."""
-        found = self._node(node)
-        found.slurmd_alive = True
-        found.booted_at = self._clock.now()
-        while found.strays:
-            self._machines.stop(found.strays.pop())
-        self._await_registration(found)
-
-    def set_flags(self, node: str, flags: Iterable[str]) -> None:
-        """Further state flags (``POWERED_DOWN``, ``FAIL``, ``INVALID_REG``…); a node with any of them starts no job."""
-        self._node(node).flags = frozenset(flags)
-        self._schedule_soon()
-
-    def forget_gres(self, node: str, for_s: float = 60) -> None:
-        """``Gres=(null)``: a node that has just registered looks as if it had no GPU."""
-        found = self._node(node)
-        found.gres_known = False
-        self._clock.after(for_s, lambda: setattr(found, "gres_known", True))
-
-    def restart_controller(self, away_s: float = 2, *, state_lost: bool = False) -> None:
-        """slurmctld restarts: no answer for `away_s`, then old news about nodes for a moment.
-
-        With `state_lost` its StateSaveLocation is gone, and both latches with it: every drain and reservation.
-        """
-        self._controller_up = False
-        self._clock.after(away_s, lambda: self._controller_returns(state_lost))
-
-    # --- questions for the oracle and for tests ---
-
-    def node(self, name: str) -> SlurmNode:
-        """What is true of a node now, beside any fault of the port."""
-        return self._show_node(self._node(name))
-
-    def job(self, job: int) -> SlurmJob:
-        return self._show_job(self._jobs[job])
-
-    def open(self, name: str) -> bool:
-        """No latch stands: neither a drain, nor a reservation, nor the Prolog's fence."""
-        return not self._node(name).drained and name not in self._reserved() and name not in self.fence
+        self._write_whole("release", reservation, nodes, self._unreserve)
 
     # --- reading ---
 
     def _look(self) -> SlurmObservation:
         if not self._controller_up:
             raise Unreadable("slurm.observe", "slurmctld does not answer")
-        self._foreign_shown = {node.name: node.reason for node in self._nodes.values() if self._foreign(node)}
+        self._shown = {node.name: node.reason for node in self._nodes.values() if self._foreign(node)}
         ours = (nodes for name, nodes in self._reservations.items() if name.startswith(OURS))
         return SlurmObservation(
             read_at=self._clock.now(),
@@ -284,300 +90,35 @@ class SimulatedSlurm:
             controller_started_at=self._controller_started_at,
         )
 
-    def _visible(self, job: _Job) -> bool:
-        return not (job.state == "COMPLETING" and self._tells_old_news())
-
-    def _tells_old_news(self) -> bool:
-        return self._clock.monotonic_s() < self._old_news_until_s
-
-    def _show_node(self, node: _Node) -> SlurmNode:
-        return SlurmNode(
-            name=node.name,
-            states=self._states(node),
-            gpus=node.gpus if node.gres_known else 0,
-            gpus_used=_used(node),
-            reason=node.reason,
-            reason_user=node.reason_user,
-            reason_set_at=node.reason_set_at,
-            partitions=frozenset({self._partition}),
-            slurmd_started_at=node.booted_at,
-        )
-
-    def _states(self, node: _Node) -> frozenset[str]:
-        jobs = {job.state for job in node.jobs}
-        if node.down:
-            base = "DOWN"
-        elif "RUNNING" not in jobs:
-            base = "IDLE"
-        else:
-            base = "ALLOCATED" if _used(node) >= node.gpus else "MIXED"
-        reservations = [name for name, nodes in self._reservations.items() if node.name in nodes]
-        flags = {
-            "DRAIN": node.drained,
-            "COMPLETING": "COMPLETING" in jobs and not self._tells_old_news(),
-            "NOT_RESPONDING": not node.responding and not self._tells_old_news(),
-            "MAINTENANCE": bool(reservations),
-            "RESERVED": bool(reservations),
-            "PLANNED": node.name in self._planned_for and base == "IDLE",
-        }
-        return frozenset({base} | {flag for flag, is_set in flags.items() if is_set} | node.flags)
-
-    def _show_job(self, job: _Job) -> SlurmJob:
-        request = job.request
-        limit_s = request.time_limit_s
-        return SlurmJob(
-            id=job.id,
-            state=job.state,
-            user=request.user,
-            account=request.account,
-            partition=self._partition,
-            name=request.name,
-            priority=0 if job.held else request.priority,
-            node_count=request.nodes,
-            gpus_per_node=request.gpus_per_node,
-            nodes=job.nodes,
-            waits_for=job.waits_for if job.state == "PENDING" else "None",
-            submitted_at=job.submitted_at,
-            begins_at=job.begins_at,
-            started_at=job.started_at,
-            ends_at=job.started_at + timedelta(seconds=limit_s) if job.started_at and limit_s else None,
-            time_limit_s=limit_s,
-            exclusive=True,
-            may_requeue=request.may_requeue,
-            held=job.held,
-        )
-
-    # --- writing: an effect a node, or one for all where Slurm itself makes it one ---
-
-    def _write(self, call: str, nodes: Collection[str], effect: Callable[[_Node, dict[str, str] | None], None]) -> None:
-        """What the bridge had been shown is taken at the call, not when a late one lands: it can heed no more."""
-        shown = dict(self._foreign_shown)
+    def _write(self, call: str, nodes: Collection[str], effect: Callable[[SlurmdNode], None]) -> None:
+        """One effect a node. What the bridge was shown is taken now, not when a late effect lands."""
         found = [self._node(name) for name in nodes]
-        self._faults.write(f"slurm.{call}", [partial(self._reach, partial(effect, node, shown)) for node in found])
+        shown = self._shown
+        self._faults.write(
+            f"slurm.{call}", [partial(self._reach, partial(self._judged, call, shown, effect, node)) for node in found]
+        )
 
-    def _write_whole(self, call: str, nodes: Collection[str], effect: Callable[[], None]) -> None:
+    def _write_whole(
+        self, call: str, reservation: str, nodes: Collection[str], effect: Callable[[str, Collection[str]], None]
+    ) -> None:
+        """One effect for all nodes: an update of a reservation happens wholly or not at all."""
         for name in nodes:
             self._node(name)
-        self._faults.write(f"slurm.{call}", [partial(self._reach, effect)])
+        if not reservation.startswith(OURS):
+            self._oracle.destroyed(", ".join(nodes), f"reservation {reservation}", f"the bridge's {call}")
+        self._faults.write(f"slurm.{call}", [partial(self._reach, partial(effect, reservation, nodes))])
 
     def _reach(self, effect: Callable[[], None]) -> None:
         if not self._controller_up:
             raise CallFailed("slurmctld does not answer")
         effect()
 
-    def _node(self, name: str) -> _Node:
-        if name not in self._nodes:
-            raise CallFailed(f"Slurm knows no node '{name}'")
-        return self._nodes[name]
+    def _judged(self, call: str, shown: _Shown, effect: Callable[[SlurmdNode], None], node: SlurmdNode) -> None:
+        before = node.reason
+        was_shown = self._foreign(node) and shown.get(node.name) == before
+        effect(node)
+        if was_shown and not (node.drained and node.reason == before):
+            self._oracle.destroyed(node.machine, before, f"the bridge's {call}")
 
-    def _foreign(self, node: _Node) -> bool:
+    def _foreign(self, node: SlurmdNode) -> bool:
         return node.drained and (node.reason_user != self._user or Mark.parse(node.reason) is None)
-
-    def _judge(self, node: _Node, shown: dict[str, str] | None, call: str) -> None:
-        """Report a foreign drain that a call of ours destroys. One that came after our last look could not be heeded:
-        Slurm has no compare-and-set."""
-        if shown is not None and self._foreign(node) and shown.get(node.name) == node.reason:
-            self._oracle.destroyed(node.machine, node.reason, f"the bridge's {call}")
-
-    def _drain(self, node: _Node, reason: str, user: str, shown: dict[str, str] | None) -> None:
-        if node.drained and node.reason == reason:
-            return
-        self._judge(node, shown, "drain")
-        node.drained = True
-        node.reason, node.reason_user = reason, user
-        node.reason_set_at = self._clock.now().replace(microsecond=0)
-        self._schedule_soon()
-
-    def _resume(self, node: _Node, shown: dict[str, str] | None) -> None:
-        """The reason stays. slurmctld asks the node to register again and takes it for silent until it has."""
-        if not (node.drained or node.down):
-            return
-        self._judge(node, shown, "resume")
-        node.drained = node.down = False
-        node.responding = False
-        if node.slurmd_alive:
-            self._await_registration(node)
-
-    def _reserve(self, name: str, nodes: Collection[str]) -> None:
-        self._require_ours(name, nodes)
-        self._reservations.setdefault(name, set()).update(nodes)
-
-    def _unreserve(self, name: str, nodes: Collection[str]) -> None:
-        self._require_ours(name, nodes)
-        kept = self._reservations.get(name, set()) - set(nodes)
-        self._reservations.pop(name, None)
-        if kept:
-            self._reservations[name] = kept
-        self._schedule_soon()
-
-    def _require_ours(self, name: str, nodes: Collection[str]) -> None:
-        if not name.startswith(OURS):
-            self._oracle.destroyed(", ".join(nodes), f"reservation {name}", "a reservation call of the bridge")
-
-    # --- nodes come and go ---
-
-    def _await_registration(self, node: _Node) -> None:
-        _cancel(node.registering)
-        delay_s = self._latency(self._timings.registration_s)
-        node.registering = self._clock.after(delay_s, lambda: self._register(node))
-
-    def _register(self, node: _Node) -> None:
-        node.responding = True
-        node.down = False
-        self._schedule_soon()
-
-    def _miss_ping(self, node: _Node) -> None:
-        if not node.slurmd_alive:
-            node.responding = False
-
-    def _set_down(self, node: _Node) -> None:
-        """The time-out is over: its jobs are ended in slurmctld's books, whatever their processes do."""
-        if node.slurmd_alive:
-            return
-        node.down = True
-        node.responding = False
-        node.reason = f"{node.reason} : Not responding" if node.reason else "Not responding"
-        for job in list(node.jobs):
-            if job.state in ("RUNNING", "SUSPENDED"):
-                self._end(job, "PENDING" if job.request.may_requeue else "NODE_FAIL")
-
-    def _controller_returns(self, state_lost: bool) -> None:
-        self._controller_up = True
-        self._controller_started_at = self._clock.now()
-        self._old_news_until_s = self._clock.monotonic_s() + self._timings.old_news_s
-        if state_lost:
-            self._reservations.clear()
-            for node in self._nodes.values():
-                node.drained, node.reason, node.reason_user, node.reason_set_at = False, "", "", None
-        self._schedule_soon()
-
-    # --- the scheduler: strict priority, and whoever fits now may start behind those who do not ---
-
-    def _reserved(self) -> set[str]:
-        return {name for nodes in self._reservations.values() for name in nodes}
-
-    def _usable(self, node: _Node) -> bool:
-        broken = node.down or not node.responding or node.flags
-        return not (node.drained or broken or node.name in self._reserved())
-
-    def _schedule_soon(self) -> None:
-        if self._scheduling is None:
-            self._scheduling = self._clock.after(self._latency(self._timings.scheduling_s), self._schedule)
-
-    def _schedule(self) -> None:
-        self._scheduling = None
-        if not self._controller_up:
-            return
-        self._planned_for = frozenset()
-        someone_waits = False
-        for job in sorted((job for job in self._live.values() if job.state == "PENDING"), key=lambda job: job.where):
-            job.waits_for = self._obstacle(job)
-            if job.waits_for:
-                continue
-            free = self._free_for(job.request)
-            if len(free) >= job.request.nodes:
-                self._start(job, free[: job.request.nodes])
-                continue
-            job.waits_for = self._shortage(job.request, someone_waits)
-            if not someone_waits and self._within_reach(job.request):
-                self._planned_for = frozenset(free)
-            someone_waits = True
-
-    def _obstacle(self, job: _Job) -> str:
-        if job.held:
-            return "JobHeldUser"
-        return "BeginTime" if job.begins_at > self._clock.now() else ""
-
-    def _free_for(self, request: JobRequest) -> list[str]:
-        return [
-            node.name
-            for node in self._nodes.values()
-            if self._usable(node) and node.gpus - _used(node) >= request.gpus_per_node
-        ]
-
-    def _within_reach(self, request: JobRequest) -> bool:
-        return sum(self._usable(node) for node in self._nodes.values()) >= request.nodes
-
-    def _shortage(self, request: JobRequest, someone_waits: bool) -> str:
-        if request.nodes > len(self._nodes):
-            return "PartitionNodeLimit"
-        if len(self._nodes) - len(self._reserved()) < request.nodes:
-            return "ReqNodeNotAvail"
-        return "Priority" if someone_waits else "Resources"
-
-    # --- jobs begin and end ---
-
-    def _start(self, job: _Job, nodes: Collection[str]) -> None:
-        if self.fence.intersection(nodes):
-            self._refuse(job)
-            return
-        now = self._clock.now()
-        job.state, job.nodes, job.started_at = "RUNNING", tuple(nodes), now
-        request = job.request
-        job.ends = self._clock.after(
-            min(request.duration_s, request.time_limit_s or request.duration_s), lambda: self._end(job, "COMPLETED")
-        )
-        for name in nodes:
-            node = self._nodes[name]
-            node.reason, node.reason_user, node.reason_set_at = "", "", None
-            node.jobs.append(job)
-            if node.slurmd_alive:
-                job.processes.append(self._machines.start(node.machine, Side.SLURM, f"job {job.id}", request.user))
-
-    def _refuse(self, job: _Job) -> None:
-        """PrologSlurmctld says no: back to the queue without a hold, or cancelled where requeue is forbidden."""
-        if job.request.may_requeue:
-            self._put_back(job)
-        else:
-            self._close(job, "CANCELLED")
-
-    def _put_back(self, job: _Job) -> None:
-        job.state = "PENDING"
-        job.begins_at = self._clock.now() + timedelta(seconds=self._timings.requeue_hold_s)
-        self._clock.after(self._timings.requeue_hold_s, self._schedule_soon)
-
-    def _end(self, job: _Job, outcome: str) -> None:
-        _cancel(job.ends)
-        job.state = "COMPLETING"
-        request = job.request
-        orphan = job.processes.pop() if request.orphan_s and job.processes else None
-        processes, job.processes = job.processes, []
-        self._clock.after(request.dying_s, lambda: self._stop(processes, killed=outcome != "COMPLETED"))
-        over_s = request.dying_s + self._latency(request.epilog_s)
-        self._clock.after(over_s, lambda: self._completed(job, outcome))
-        if orphan is not None:
-            self._clock.after(over_s + request.orphan_s, lambda: self._machines.stop(orphan))
-
-    def _stop(self, processes: Iterable[Process], *, killed: bool) -> None:
-        """A process that ends by itself is gone; one that slurmd should kill stays where slurmd is gone."""
-        hosts = {node.machine: node for node in self._nodes.values()}
-        for process in processes:
-            host = hosts[process.node]
-            if killed and not host.slurmd_alive:
-                host.strays.append(process)
-            else:
-                self._machines.stop(process)
-
-    def _completed(self, job: _Job, outcome: str) -> None:
-        for name in job.nodes:
-            self._nodes[name].jobs.remove(job)
-        job.nodes, job.started_at = (), None
-        if outcome == "PENDING":
-            self._put_back(job)
-        else:
-            self._close(job, outcome)
-        self._schedule_soon()
-
-    def _close(self, job: _Job, outcome: str) -> None:
-        job.state = outcome
-        del self._live[job.id]
-
-
-def _used(node: _Node) -> int:
-    """GPUs in use: those of suspended and of completing jobs too, as Slurm gives neither to anybody else."""
-    return sum(job.request.gpus_per_node for job in node.jobs)
-
-
-def _cancel(timer: Timer | None) -> None:
-    if timer is not None:
-        timer.cancel()
