@@ -34,7 +34,7 @@ from bridge.model.ledger import (
     Request,
     RequestState,
 )
-from bridge.model.ownership import Closure, Lease, Side
+from bridge.model.ownership import Closure, Lease, Mark, Side
 
 LEASE_ID = r"^[a-z0-9]{8,40}$"
 """What a lease id must look like, or a mark made with it could not be read back (see `Mark.parse`)."""
@@ -97,7 +97,7 @@ class Draft:
                 self._put_handoff(change)
             case PutClosure(closure=closure):
                 self._known(closure.node)
-                _legal_id(closure.mark.lease)
+                legal_mark(closure.mark)
                 self._now.closures[closure.node, closure.side] = closure
             case DropClosure(node=node, side=side, mark=mark):
                 standing = self._now.closures.get((node, side))
@@ -241,6 +241,13 @@ def legal_handoff(handoff: Handoff) -> None:
         wrong = "has no generation"
     if wrong:
         raise InvariantViolation("LegalRow", f"handoff {handoff.id} of {handoff.node} {wrong}")
+
+
+def legal_mark(mark: Mark) -> None:
+    """Raise `InvariantViolation` for a mark that could not be read back outside."""
+    _legal_id(mark.lease)
+    if min(mark.token) < 0:
+        raise InvariantViolation("LegalRow", f"mark {mark} has a negative number")
 
 
 def _legal_id(lease: str) -> None:
