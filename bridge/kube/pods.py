@@ -45,6 +45,7 @@ class Pod:
     controller: tuple[str, str] | None = None
     mirror: bool = False
     terminating_since: datetime | None = None
+    finalizers: tuple[str, ...] = ()
     evictable: bool | None = None
     unschedulable: Unschedulable | None = None
     node_selector: Json | None = None
@@ -92,6 +93,7 @@ def read_pod(body: Json) -> Pod:
         controller=_controller(metadata),
         mirror=_MIRROR in annotations,
         terminating_since=_terminating_since(metadata),
+        finalizers=tuple(metadata.get("finalizers") or ()),
         evictable=_evictable(annotations),
         unschedulable=None if node else _unschedulable(conditions.get("PodScheduled") or {}),
         node_selector=None if node else spec.get("nodeSelector"),
