@@ -18,6 +18,7 @@ import pytest
 from bridge.model.errors import CallFailed, Invalid, Unreadable
 from bridge.model.ownership import Mark
 from bridge.settings import SlurmSettings
+from bridge.slurm import token
 from bridge.slurm.rest import SlurmRestDriver
 
 NOW = datetime(2026, 12, 2, 9, 0, tzinfo=UTC)
@@ -270,14 +271,27 @@ def test_no_token_is_unknown_not_a_crash(bench: Bench, content: str | None) -> N
         bench.driver.drain(["gpu-1"], MARK, "why")
 
 
-def test_a_token_that_nobody_renews_is_said_once(bench: Bench, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_token_that_nobody_renews_is_said_once(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    said: list[str] = []
+
+    class Log:
+        def error(self, event: str, **fields: object) -> None:
+            said.append(f"{event} {fields}")
+
+    monkeypatch.setattr(token, "_log", Log())
     claims = base64.urlsafe_b64encode(json.dumps({"exp": NOW.timestamp() + 60, "sun": "bridge"}).encode())
     bench.token_file.write_text(f"head.{claims.decode().rstrip('=')}.signature")
     bench.driver.observe()
     bench.driver.observe()
-    said = capsys.readouterr().out
-    assert said.count("slurm_token_not_renewed") == 1
-    assert claims.decode().rstrip("=") not in said
+    assert len(said) == 1
+    assert "slurm_token_not_renewed" in said[0]
+    assert "'left_s': 60" in said[0]
+    assert "signature" not in said[0]
+
+
+@pytest.mark.parametrize("text", ["", "a.b", "a.b.c", "a.!!.c", "a.bnVsbA.c", "a.e30.c", "a.eyJleHAiOiAieCJ9.c"])
+def test_what_is_no_jwt_has_no_expiry(text: str) -> None:
+    assert token.expiry(text) is None
 
 
 # --- data versions ---
