@@ -32,6 +32,7 @@ class KubeTimings:
     late_bind_wait_s: float = 0.5
     heartbeat_stale_s: float = 10
     inspector_s: float = 0.3
+    inspector_recheck_s: float = 0.5
 
 
 @dataclass(frozen=True, slots=True)

@@ -37,6 +37,7 @@ class SimulatedKube:
         self._latency = latency or Latency()
         self.cluster = Cluster(clock, nodes, machines, self._timings, self._latency)
         self.controller = NodeController(clock, self.cluster, self._timings, self._latency)
+        self._nonces: dict[str, str] = {}
         self._inspections: dict[str, Inspection] = {}
         self._silent_inspectors: set[str] = set()
         self._blind_inspectors: dict[str, str] = {}
@@ -126,16 +127,22 @@ class SimulatedKube:
     def _reach_inspector(self, node: str, nonce: str) -> None:
         self._reach()
         delay_s = self._latency(self._timings.inspector_s)
-        self._clock.after(delay_s, lambda: self._answer(node, nonce))
+        self._nonces[node] = nonce
+        self._clock.after(delay_s, lambda: self._inspect(node, nonce))
 
-    def _answer(self, name: str, nonce: str) -> None:
-        node = self.cluster.nodes[name]
-        if name in self._silent_inspectors or not node.kubelet_alive or not self.cluster.apiserver_up:
+    def _inspect(self, name: str, nonce: str) -> None:
+        """The inspector looks, and looks again while there is somebody to wait for, until it is asked anew."""
+        if self._nonces[name] != nonce:
             return
+        node = self.cluster.nodes[name]
         error = self._blind_inspectors.get(name, "")
-        holders = () if error else self._holders(node)
-        self._inspections[name] = Inspection(nonce, holders, error)
-        self._ring()
+        answer = Inspection(nonce, () if error else self._holders(node), error)
+        silent = name in self._silent_inspectors or not node.kubelet_alive or not self.cluster.apiserver_up
+        if silent or answer.holders or answer.error:
+            self._clock.after(self._timings.inspector_recheck_s, lambda: self._inspect(name, nonce))
+        if not silent and self._inspections.get(name) != answer:
+            self._inspections[name] = answer
+            self._ring()
 
     def _holders(self, node: KubeletNode) -> tuple[DeviceHolder, ...]:
         return tuple(

@@ -349,9 +349,23 @@ def test_the_inspector_names_who_holds_a_gpu_whichever_side_it_is_from(world: Wo
     assert answer.nonce == "n1"
     assert [str(holder) for holder in answer.holders] == [f"process {process.pid} (job 7, alice) holds /dev/nvidia0"]
     world.machines.stop(process)
+    wait(world, 1)
+    assert node(kube).inspection == replace(answer, holders=())
+
+
+def test_a_clean_answer_stands_until_the_inspector_is_asked_anew(world: World, kube: SimulatedKube) -> None:
+    kube.inspect(NODE, "n1")
+    wait(world, 1)
+    process = world.machines.start("gpu-1", Side.SLURM, "job 7", "alice")
+    wait(world, 5)
+    answer = node(kube).inspection
+    assert answer is not None
+    assert (answer.nonce, answer.holders) == ("n1", ())
     kube.inspect(NODE, "n2")
     wait(world, 1)
-    assert node(kube).inspection == replace(answer, nonce="n2", holders=())
+    answer = node(kube).inspection
+    assert answer is not None
+    assert (answer.nonce, [holder.pid for holder in answer.holders]) == ("n2", [process.pid])
 
 
 def test_an_inspector_that_cannot_look_says_so_and_a_silent_one_says_nothing(world: World, kube: SimulatedKube) -> None:
