@@ -163,6 +163,12 @@ class NodeView(View):
         )
 
 
+class NodeDetail(NodeView):
+    """One shared node, and the broker's time when it was read."""
+
+    now: datetime
+
+
 # --- handoffs, requests, events ---
 
 

@@ -62,6 +62,7 @@ def test_a_node_in_motion_says_everything_about_itself(world: World, client: Tes
         "idle_since": "2026-03-02T11:59:55Z",
         "backoff_until": None,
         "unusable": "",
+        "now": "2026-03-02T12:00:00Z",
     }
 
 
