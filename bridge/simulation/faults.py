@@ -37,8 +37,8 @@ class When(StrEnum):
     """It took effect, the answer was lost."""
     LATE = "late"
     """It timed out and takes effect later, when the caller may have stopped leading."""
-    CRASH_BEFORE = "crash-before"
-    CRASH_AFTER = "crash-after"
+    CRASH_BEFORE = "crash_before"
+    CRASH_AFTER = "crash_after"
 
 
 SURVIVABLE = (When.BEFORE, When.PARTWAY, When.AFTER, When.LATE)

@@ -44,7 +44,7 @@ def test_the_caller_of_a_broken_write_cannot_tell_what_happened(
     assert drained(world) == later
 
 
-@pytest.mark.parametrize(("when", "effect"), [("crash-before", set()), ("crash-after", {"gpu-1"})])
+@pytest.mark.parametrize(("when", "effect"), [("crash_before", set()), ("crash_after", {"gpu-1"})])
 def test_a_crash_is_no_error_that_a_broker_could_catch(world: World, when: str, effect: set[str]) -> None:
     world.faults.fail_next("slurm.drain", when=when)
     with pytest.raises(Crash):
@@ -83,7 +83,7 @@ def test_a_service_is_away_until_it_is_back(world: World) -> None:
 
 
 def test_the_nth_call_of_a_story_can_be_broken(world: World) -> None:
-    world.faults.fail_number(2, when="crash-after")
+    world.faults.fail_number(2, when="crash_after")
     world.slurm.observe()
     world.slurm.hold(["gpu-1"], "bridge-shared")
     with pytest.raises(Crash):
