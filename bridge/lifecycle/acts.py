@@ -55,6 +55,9 @@ class Inspect:
     nonce: str
 
 
+_NEEDS_PROOF = frozenset({Step.ADMIT, Step.ADOPT, Step.EMPTY})
+"""Steps in which the node controller is asked for a proof that its side is empty."""
+
 Act = Drain | Hold | Resume | Release | Want | Inspect
 
 
@@ -161,7 +164,7 @@ def loan_wanted(standing: Standing) -> LoanSpec | None:
     closure = standing.closures.get(Side.KUBERNETES)
     if closure is None:
         return None
-    emptying = handoff is not None and handoff.source is Side.KUBERNETES and handoff.step in (Step.EMPTY, Step.ADOPT)
+    emptying = handoff is not None and handoff.source is Side.KUBERNETES and handoff.step in _NEEDS_PROOF
     return LoanSpec(
         node=standing.node.kube_name,
         owner=standing.lease.owner,

@@ -25,6 +25,7 @@ def page() -> str:
         "```mermaid",
         "stateDiagram-v2",
         f"    [*] --> {Step.CLOSE}",
+        f"    [*] --> {Step.ADMIT}",
         f"    [*] --> {Step.ADOPT}",
     ]
     lines += [f"    {edge.step} --> {edge.to}: {edge.fact}" for edge in TABLE]

@@ -35,7 +35,8 @@ class StepBounds:
 
     def of(self, step: Step) -> timedelta:
         seconds = {
-            Step.ADOPT: self.empty_s,
+            Step.ADMIT: self.close_s,
+            Step.ADOPT: self.close_s,
             Step.CLOSE: self.close_s,
             Step.EMPTY: self.empty_s,
             Step.CLEAN: self.clean_s,
@@ -99,8 +100,8 @@ def _judge_step(member: Member, gang: Sequence[Member]) -> Verdict:
         return _judge_opening(step, source, destination)
     if not source.known:
         return Verdict(blockers=(source.unknown,), unknown=True)
-    if step is Step.ADOPT:
-        return Verdict(Fact.EMPTY) if source.closed and source.empty else Verdict(blockers=_waits_for(source))
+    if step in (Step.ADMIT, Step.ADOPT):
+        return _judge_first_day(step, source, destination)
     if source.foreign:
         return Verdict(Fact.TAKEN, (source.foreign,))
     if step is Step.CLOSE:
@@ -110,6 +111,18 @@ def _judge_step(member: Member, gang: Sequence[Member]) -> Verdict:
     if step is Step.EMPTY:
         return Verdict(Fact.EMPTY) if source.empty else Verdict(blockers=source.blockers)
     return _judge_clean(member, gang, destination)
+
+
+def _judge_first_day(step: Step, source: SideFacts, destination: SideFacts) -> Verdict:
+    if step is Step.ADMIT and not destination.closed:
+        return Verdict(blockers=(destination.unknown or "not closed on both sides yet",), unknown=not destination.known)
+    if not source.closed:
+        return Verdict(blockers=("not closed yet",))
+    if source.empty:
+        return Verdict(Fact.EMPTY)
+    if step is Step.ADOPT and not source.idle:
+        return Verdict(Fact.DISTURBED, source.blockers)
+    return Verdict(blockers=source.blockers)
 
 
 def _judge_clean(member: Member, gang: Sequence[Member], destination: SideFacts) -> Verdict:
@@ -146,10 +159,6 @@ def _judge_opening(step: Step, opening: SideFacts, closed: SideFacts) -> Verdict
         # Ours is lifted; the person's own mark stays, with their reason. The node is theirs to give back.
         return Verdict(Fact.PROVEN, (opening.foreign,))
     return Verdict(blockers=(opening.not_ready,))
-
-
-def _waits_for(source: SideFacts) -> tuple[str, ...]:
-    return source.blockers if source.closed else ("not closed yet",)
 
 
 def enter(handoff: Handoff, step: Step, *, now: datetime, bounds: StepBounds, nonce: str, generation: int) -> Handoff:

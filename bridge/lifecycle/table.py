@@ -50,11 +50,13 @@ class Edge:
 
 
 TABLE: tuple[Edge, ...] = (
-    # First day: both sides are open and one of them has the work. Only the other one is closed.
+    # First day, both sides are open. Nothing runs: both are closed until the side that gets nothing is proved empty.
+    Edge(Step.ADMIT, Fact.EMPTY, Step.OPEN, "closed on both sides, and nothing runs on the side that does not get it"),
+    Edge(Step.ADMIT, Fact.LATE, Step.QUARANTINED, "the side that does not get the node did not get empty"),
+    # First day, one side has work: it keeps the node and stays open; only the other side is closed.
     Edge(Step.ADOPT, Fact.EMPTY, Step.DONE, "the side that does not own the node is closed and nothing runs there"),
-    Edge(
-        Step.ADOPT, Fact.LATE, Step.FAILED, "the side that does not own the node did not get empty: a person must look"
-    ),
+    Edge(Step.ADOPT, Fact.DISTURBED, Step.QUARANTINED, "work appeared on the other side too: a person must choose"),
+    Edge(Step.ADOPT, Fact.LATE, Step.QUARANTINED, "the side that does not own the node did not get empty"),
     # The way forward.
     Edge(Step.CLOSE, Fact.CLOSED, Step.EMPTY, "both latches of the source were read back with our mark"),
     Edge(Step.EMPTY, Fact.EMPTY, Step.CLEAN, "a fresh read after the closing proved the source empty"),
@@ -116,6 +118,7 @@ def _destination(handoff: Handoff) -> Owner:
 
 
 OWNER_IN: dict[Step, _Owner | None] = {
+    Step.ADMIT: _nobody,
     Step.ADOPT: _destination,
     Step.CLOSE: _nobody,
     Step.EMPTY: _nobody,

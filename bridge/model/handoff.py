@@ -12,6 +12,7 @@ from bridge.model.ownership import Side
 class Step(StrEnum):
     """Where a handoff stands. What may follow what, and why, is the table in `bridge.lifecycle.table`."""
 
+    ADMIT = "admit"
     ADOPT = "adopt"
     CLOSE = "close"
     EMPTY = "empty"

@@ -1,7 +1,8 @@
 """Who owns a node on its first day, when both sides are open and work may run on either.
 
-Only the side that does not get the node is closed, and only while it is empty there. What is ambiguous is said and left
-to a person. A mark of ours that the ledger does not know (a ledger restored from the past) means: ours, and closed.
+Where one side has work, only the other one is closed, and only while it is empty there; where nothing runs, both are
+closed until that is proved. What is ambiguous is said and left to a person. A mark of ours that the ledger does not
+know (a ledger restored from the past) means: ours, and closed.
 """
 
 from __future__ import annotations
@@ -14,10 +15,11 @@ from bridge.model.ownership import Owner, Side
 
 @dataclass(frozen=True, slots=True)
 class Adoption:
-    """`owner` gets the node, or nobody does yet (None) because of `reason`."""
+    """`owner` gets the node, or nobody does yet (None) because of `reason`. `busy`: its work runs there already."""
 
     owner: Owner | None
     reason: str
+    busy: bool = False
 
 
 def adopt(sight: Sight, home: Side) -> Adoption:
@@ -34,4 +36,4 @@ def adopt(sight: Sight, home: Side) -> Adoption:
         return Adoption(None, "work runs on both sides: end one of them, or drain it, and it is adopted by itself")
     owner = busy[0] if busy else home
     why = f"work runs on the {owner} side" if busy else "nothing runs on it: it goes to its home side"
-    return Adoption(owner.owner, why)
+    return Adoption(owner.owner, why, busy=bool(busy))

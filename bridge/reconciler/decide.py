@@ -29,7 +29,7 @@ from bridge.model.ledger import (
 )
 from bridge.model.ownership import Closure, Lease, Mark, Owner, Side
 from bridge.model.policy import PoolPolicy
-from bridge.planning.adoption import adopt
+from bridge.planning.adoption import Adoption, adopt
 from bridge.planning.orders import judge_order
 from bridge.planning.planner import plan
 from bridge.planning.snapshot import Move, Plan, Snapshot
@@ -140,7 +140,7 @@ class Decider:
         if edge.fact is Fact.OPENED:
             self._drop_closure(handoff, opened=owner)
         if edge.to is Step.QUARANTINED:
-            opening = handoff.destination if edge.step is Step.OPEN else handoff.source
+            opening = handoff.source if edge.step is Step.REOPEN else handoff.destination
             self.changes.append(PutClosure(Closure(handoff.node, opening, self._mark(lease, generation))))
         self._settle(handoff, edge, verdict)
         self.changes.append(PutHandoff(entered, replaces=handoff.step))
@@ -188,17 +188,19 @@ class Decider:
                     self._records[name] = replace(record, unusable=adoption.reason)
                     self._note("adoption", f"{name} is not adopted: {adoption.reason}", node=name)
                 continue
-            self._take_in(record, adoption.owner, adoption.reason)
+            self._take_in(record, adoption.owner, adoption)
 
-    def _take_in(self, record: NodeRecord, owner: Owner, reason: str) -> None:
-        name = record.node.name
+    def _take_in(self, record: NodeRecord, owner: Owner, adoption: Adoption) -> None:
+        name, reason = record.node.name, adoption.reason
         lease_id, generation, side = self.fresh.new_id(), self.fresh.next_generation(), owner.side
         handoff = None
         if side is not None:
-            handoff = self._handoff(name, lease_id, generation, side.other, Step.ADOPT, reason, ADOPTER, evict=False)
-        lease = Lease(lease_id, name, owner, self.fresh.epoch, generation, self.now, handoff.id if handoff else None)
+            step = Step.ADOPT if adoption.busy else Step.ADMIT
+            handoff = self._handoff(name, lease_id, generation, side.other, step, reason, ADOPTER, evict=False)
+        first = owner if adoption.busy else Owner.BRIDGE
+        lease = Lease(lease_id, name, first, self.fresh.epoch, generation, self.now, handoff.id if handoff else None)
         self.changes.append(PutLease(lease, replaces=None))
-        for closed in [side.other] if side else list(Side):
+        for closed in [side.other] if side and adoption.busy else list(Side):
             self.changes.append(PutClosure(Closure(name, closed, lease.mark)))
         if handoff is not None:
             self.changes.append(PutHandoff(handoff, replaces=None))

@@ -1,0 +1,43 @@
+"""Whole days by seed, with faults: every invariant is checked after every event, and afterwards everything settles."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from bridge.simulation.faults import When
+from bridge.simulation.workload import Day, small_day
+from tests.simulation.fleet import Fleet
+
+DAY = Day(nodes=4, length_s=3600, jobs=20, scalings=24)
+
+
+def quiet(fleet: Fleet) -> bool:
+    state = fleet.ledger.read()
+    return not state.handoffs and len(state.leases) == len(fleet.world.nodes)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_day_with_failing_calls(seed: int) -> None:
+    fleet = Fleet(seed, exact=False)
+    fleet.world.play(small_day(random.Random(seed), DAY))
+    fleet.world.faults.chaos(random.Random(seed + 1), rate=0.1)
+    fleet.run_for(DAY.length_s)
+    fleet.world.faults.calm()
+    fleet.run_until(lambda: quiet(fleet), "every handoff has ended", within_s=3600)
+    assert not fleet.world.oracle.double_booked()
+
+
+@pytest.mark.parametrize("number", range(0, 120, 4))
+@pytest.mark.parametrize("when", [When.CRASH_BEFORE, When.CRASH_AFTER])
+def test_the_broker_dies_at_any_outside_call_and_the_next_one_goes_on(number: int, when: When) -> None:
+    fleet = Fleet(1)
+    fleet.settle()
+    fleet.world.faults.fail_number(len(fleet.world.faults.calls) + number, when=when)
+    chat = fleet.deploy("chat", replicas=2)
+    fleet.run_until(lambda: all(pod.ready for pod in fleet.world.kube.cluster.of(chat)), "both serve", within_s=300)
+    fleet.world.kube.cluster.scale(chat, 0)
+    job = fleet.sbatch(nodes=4)
+    fleet.run_until(lambda: fleet.world.slurm.job(job).state == "RUNNING", "the gang runs", within_s=300)
+    fleet.run_until(lambda: quiet(fleet), "every handoff has ended")
