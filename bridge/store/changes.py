@@ -15,8 +15,9 @@ from __future__ import annotations
 
 import re
 from collections import ChainMap
-from collections.abc import Iterable, MutableMapping, Sequence
+from collections.abc import Iterable, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import TypeVar
 
 from bridge.model.errors import Conflict, InvariantViolation
 from bridge.model.handoff import Handoff
@@ -39,6 +40,9 @@ from bridge.model.ownership import Closure, Lease, Mark, Side
 LEASE_ID = r"^[a-z0-9]{8,40}$"
 """What a lease id must look like, or a mark made with it could not be read back (see `Mark.parse`)."""
 
+K = TypeVar("K", str, tuple[str, Side])
+V = TypeVar("V")
+
 _LEASE_ID = re.compile(LEASE_ID)
 
 
@@ -58,6 +62,11 @@ class Rows:
     closures: MutableMapping[tuple[str, Side], Closure | None] = field(default_factory=dict)
     sightings: MutableMapping[tuple[str, Side], PutSighting] = field(default_factory=dict)
     requests: MutableMapping[str, Request] = field(default_factory=dict)
+
+
+def by_key(found: Mapping[K, V]) -> dict[K, V]:
+    """In the order of the keys, so that what is decided on a reading does not hang on how rows happen to lie."""
+    return {key: found[key] for key in sorted(found)}
 
 
 class Draft:

@@ -24,7 +24,7 @@ from bridge.model.handoff import Handoff
 from bridge.model.ledger import Change, FenceAck, LedgerState, PutSighting
 from bridge.model.ownership import Lease, Side
 from bridge.store import events, policies, requests, rows
-from bridge.store.changes import Draft, Rows, Touched, touched
+from bridge.store.changes import Draft, Rows, Touched, by_key, touched
 from bridge.store.tables import closures, fence_ack, generation, handoffs, leases, nodes, settings, sightings
 from bridge.store.tables import requests as request_rows
 
@@ -32,7 +32,7 @@ from bridge.store.tables import requests as request_rows
 def read(connection: Connection) -> LedgerState:
     version, policy = policies.current(connection)
     records = {row.name: rows.record(row) for row in connection.execute(_INVENTORY)}
-    standing = (rows.closure(row) for row in connection.execute(select(*rows.CLOSURE)))
+    standing = map(rows.closure, connection.execute(select(*rows.CLOSURE)))
     ack = connection.execute(select(fence_ack.c.generation, fence_ack.c.at)).one_or_none()
     return LedgerState(
         policy=policy,
@@ -40,10 +40,10 @@ def read(connection: Connection) -> LedgerState:
         paused=connection.execute(select(settings.c.paused)).scalar_one(),
         # The largest one committed, not the sequence's last: the fence file can show only what is in this very view.
         generation=connection.execute(select(func.coalesce(func.max(leases.c.generation), 0))).scalar_one(),
-        nodes=records,
-        leases={row.node: rows.lease(row) for row in connection.execute(_LIVE_LEASES)},
-        handoffs={row.node: rows.handoff(row) for row in connection.execute(_LIVE_HANDOFFS)},
-        closures={(closure.node, closure.side): closure for closure in standing if closure.node in records},
+        nodes=by_key(records),
+        leases=by_key({row.node: rows.lease(row) for row in connection.execute(_LIVE_LEASES)}),
+        handoffs=by_key({row.node: rows.handoff(row) for row in connection.execute(_LIVE_HANDOFFS)}),
+        closures=by_key({(each.node, each.side): each for each in standing if each.node in records}),
         requests=requests.pending(connection),
         fence_ack=None if ack is None else FenceAck(ack.generation, ack.at),
     )

@@ -29,7 +29,7 @@ from bridge.model.ledger import (
 from bridge.model.ownership import Lease, Node, Side
 from bridge.model.policy import Policy
 from bridge.ports import OnChange
-from bridge.store.changes import Draft, Rows
+from bridge.store.changes import Draft, Rows, by_key
 from bridge.store.inventory import inventory_change
 from bridge.store.notes import pause_note, policy_note, request_note
 from bridge.store.plain import plain
@@ -103,14 +103,12 @@ class MemoryLedger:
                 policy_version=len(self._policies),
                 paused=self._paused,
                 generation=max(rows.generations.values(), default=0),
-                nodes=dict(rows.nodes),
-                leases=dict(rows.leases),
-                handoffs={node: rows.handoffs[id] for node, id in rows.moving.items() if id is not None},
-                closures={
-                    key: closure
-                    for key, closure in rows.closures.items()
-                    if closure is not None and key[0] in rows.nodes
-                },
+                nodes=by_key(rows.nodes),
+                leases=by_key(rows.leases),
+                handoffs=by_key({node: rows.handoffs[id] for node, id in rows.moving.items() if id is not None}),
+                closures=by_key(
+                    {key: each for key, each in rows.closures.items() if each is not None and each.node in rows.nodes}
+                ),
                 requests=tuple(each for each in rows.requests.values() if each.state is RequestState.PENDING),
                 fence_ack=self._fence_ack,
             )

@@ -18,9 +18,12 @@ def submit(connection: Connection, request: Request) -> bool:
     if not request.nodes:
         raise Invalid(f"request {request.id} names no node")
     stored = connection.execute(
-        insert(requests).values(rows.of_request(request)).on_conflict_do_nothing(index_elements=[requests.c.id])
+        insert(requests)
+        .values(rows.of_request(request))
+        .on_conflict_do_nothing(index_elements=[requests.c.id])
+        .returning(requests.c.id)
     )
-    if stored.rowcount == 1:
+    if stored.scalar() is not None:
         return True
     standing = by_id(connection, request.id)
     if standing is None or replace(standing, state=request.state, answer=request.answer) != request:
