@@ -134,7 +134,7 @@ def serve() -> None:
     api = ApiSettings()
     clock = SystemClock()
     ledger = open_ledger(StoreSettings())
-    slurm, kubernetes = SlurmRestDriver(SlurmSettings(), now=clock.now), KubeApi(KubeSettings(), clock)
+    slurm, kubernetes = SlurmRestDriver(SlurmSettings(), now=clock.now), KubeApi.connect(KubeSettings(), clock)
     reconciler = make_reconciler(ledger, slurm, kubernetes, ReconcilerSettings(), clock=clock)
     app = create_app(
         ApiDependencies(

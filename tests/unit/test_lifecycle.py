@@ -76,7 +76,12 @@ def member(
         (Step.REOPEN, CLOSED, CLOSED, None, None),
         (Step.REOPEN, OPEN, CLOSED, None, Fact.OPENED),
         (Step.REPROVE, READY, CLOSED, None, Fact.PROVEN),
-        (Step.ADOPT, CLOSED, READY, None, None),
+        (Step.ADMIT, EMPTY, OPEN, None, None),
+        (Step.ADMIT, CLOSED, CLOSED, None, None),
+        (Step.ADMIT, EMPTY, CLOSED, None, Fact.EMPTY),
+        (Step.ADOPT, SideFacts(), READY, None, None),
+        (Step.ADOPT, replace(CLOSED, idle=True), READY, None, None),
+        (Step.ADOPT, CLOSED, READY, None, Fact.DISTURBED),
         (Step.ADOPT, EMPTY, READY, None, Fact.EMPTY),
     ],
 )
@@ -91,7 +96,7 @@ def test_what_the_facts_say(
 def test_every_step_that_can_wait_has_a_way_out_at_its_deadline(step: Step) -> None:
     """``Bounded``: with nothing else to go by, the deadline decides."""
     stuck = member(step, CLOSED, CLOSED, late=True)
-    if step is Step.CLOSE:
+    if step in (Step.ADOPT, Step.CLOSE):
         stuck = member(step, SideFacts(), CLOSED, late=True)
     assert judge(stuck, [stuck], NOW).fact is Fact.LATE
     assert follow(step, Fact.LATE).to is not step
@@ -153,7 +158,7 @@ def test_a_side_is_owner_only_when_the_other_was_proved_empty_or_never_opened() 
     """``OneOwner`` in the table: the destination becomes owner by way of `clean` alone, or by adoption."""
     moved = handoff(Step.CLOSE)
     for edge in TABLE:
-        if edge.step is not Step.ADOPT and owner_in(edge.to, moved, Owner.BRIDGE) is Owner.KUBERNETES:
+        if edge.step not in (Step.ADMIT, Step.ADOPT) and owner_in(edge.to, moved, Owner.BRIDGE) is Owner.KUBERNETES:
             assert edge.step in (Step.CLEAN, Step.OPEN, Step.PROVE)
     assert set(OWNER_IN) == set(Step)
 
