@@ -28,7 +28,8 @@ class KubeTimings:
     not_ready_s: float = 50
     device_plugin_s: float = 3
     controller_s: float = 0.1
-    controller_retry_s: float = 1
+    controller_retry_s: float = 2
+    fence_settle_s: float = 0.3
     late_bind_wait_s: float = 0.5
     heartbeat_stale_s: float = 10
     inspector_s: float = 0.3
@@ -119,7 +120,7 @@ class Cluster:
         self.deployments: dict[str, Deployment] = {}
         self.pods: dict[str, Pod] = {}
         self.fence: dict[str, str] = {}
-        """NodeFence.spec.closed as it is stored: node -> lease."""
+        """NodeFence.spec.closed as it is stored: node -> mark."""
         self._admitted_fence: frozenset[str] = frozenset()
         self.apiserver_up = True
         self._created = 0
@@ -159,12 +160,12 @@ class Cluster:
         self.nodes[node].others_taint = on
         self._touched(node)
 
-    def set_fence(self, node: str, lease: str) -> None:
-        """Write or, with an empty `lease`, remove a fence entry. Admission sees it a moment later."""
-        if self.fence.get(node, "") == lease:
+    def set_fence(self, node: str, mark: str) -> None:
+        """Write or, with an empty `mark`, remove a fence entry. Admission sees it a moment later."""
+        if self.fence.get(node, "") == mark:
             return
-        if lease:
-            self.fence[node] = lease
+        if mark:
+            self.fence[node] = mark
         else:
             del self.fence[node]
         self._clock.after(self._latency(self._timings.admission_s), self._refresh_admission)

@@ -1,12 +1,14 @@
 """The simulated node controller: makes ``NodeLoan.spec`` so and answers in ``NodeLoan.status``, as the real one does.
 
-Taint and fence first, both read back; then evictions, if they are allowed; then, a moment after both latches stood (a
-binding may still have been on its way), the proof of emptiness that quotes the nonce. It never cordons and never takes
-away a mark of somebody else.
+To close: the taint, then the fence, both read back; then evictions, if they are allowed; then, a moment after both
+latches stood (a binding may still have been on its way), the proof of emptiness that quotes the nonce. To open: the
+fence entry out, a moment for admission to see it, then the taint off. It never cordons and never takes away a mark of
+somebody else.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -17,7 +19,11 @@ from bridge.simulation.clock import Latency, SimulatedClock, Timer
 from bridge.simulation.cluster import Cluster, KubeletNode, KubeTimings
 
 MOST_REPAIRS = 5
-"""How often the controller puts its taint back when somebody takes it away, before it only says so."""
+REPAIR_WINDOW_S = 600.0
+"""How often in this time the controller puts its taint back when others take it off, before it only says so."""
+
+A_HAIR_S = 0.001
+"""Added to a wait for a moment, as a sum of floats may fall short of it."""
 
 
 @dataclass(slots=True)
@@ -27,7 +33,8 @@ class Loan:
     spec: LoanSpec
     status: LoanStatus = field(default_factory=LoanStatus)
     closed_at_s: float | None = None
-    repairs: int = 0
+    unfenced_at_s: float = -math.inf
+    repaired_at_s: list[float] = field(default_factory=list)
     waiting: Timer | None = None
 
 
@@ -56,7 +63,7 @@ class NodeController:
         """A new process: it remembers nothing but what stands in the objects."""
         self._stopped_at_s = None
         for name, loan in self.loans.items():
-            loan.closed_at_s, loan.repairs = None, 0
+            self.loans[name] = Loan(loan.spec, loan.status)
             self._look_soon(name)
 
     @property
@@ -106,8 +113,15 @@ class NodeController:
     # --- towards Kubernetes ---
 
     def _open(self, node: KubeletNode, loan: Loan) -> LoanStatus:
-        loan.closed_at_s, loan.repairs = None, 0
-        self._cluster.set_fence(node.name, "")
+        loan.closed_at_s = None
+        now_s = self._clock.monotonic_s()
+        if node.name in self._cluster.fence:
+            self._cluster.set_fence(node.name, "")
+            loan.unfenced_at_s = now_s
+        left_s = loan.unfenced_at_s + self._timings.fence_settle_s - now_s
+        if node.taint and left_s > 0:
+            self._look_in(node.name, left_s + A_HAIR_S)
+            return self._answer(node, loan, phase="Opening")
         self._cluster.set_taint(node.name, "")
         blockers = _not_usable(node, loan.spec.gpus)
         return self._answer(node, loan, phase="Opening" if blockers else "Open", open=True, blockers=blockers)
@@ -115,9 +129,7 @@ class NodeController:
     # --- away from Kubernetes ---
 
     def _close(self, node: KubeletNode, loan: Loan) -> LoanStatus:
-        lease = loan.spec.mark.lease
-        self._cluster.set_fence(node.name, lease)
-        disturbed = self._taint(node, loan)
+        disturbed = self._set_latches(node, loan)
         if disturbed:
             return self._answer(node, loan, phase="Closing", blockers=(disturbed,))
         now_s = self._clock.monotonic_s()
@@ -125,29 +137,29 @@ class NodeController:
             loan.closed_at_s = now_s
         left = len(self._cluster.on(node.name))
         blockers = self._empty(node, loan)
-        proven = False
-        if not blockers:
-            stood_s = now_s - loan.closed_at_s
-            proven = stood_s >= self._timings.late_bind_wait_s
-            if not proven:
-                # Nudged beyond the moment itself: a sum of floats may fall short of it by a hair.
-                self._look_in(node.name, self._timings.late_bind_wait_s - stood_s + 0.001)
-        elif loan.spec.evict:
-            self._look_in(node.name, self._timings.controller_retry_s)
+        left_s = loan.closed_at_s + self._timings.late_bind_wait_s - now_s
+        proven = not blockers and left_s <= 0
+        if not proven:
+            self._look_in(node.name, self._timings.controller_retry_s if blockers else left_s + A_HAIR_S)
         phase = "Draining" if left else "Empty" if proven else "Closed"
         nonce = loan.spec.nonce if proven else ""
         return self._answer(node, loan, phase=phase, closed=True, empty_nonce=nonce, blockers=blockers)
 
-    def _taint(self, node: KubeletNode, loan: Loan) -> str:
-        """Put the taint there; why it does not stand, when others took it away too often."""
-        lease = loan.spec.mark.lease
-        taken_away = loan.closed_at_s is not None and not node.taint
-        if taken_away:
+    def _set_latches(self, node: KubeletNode, loan: Loan) -> str:
+        """Make both stand; why they do not, when others took the taint off too often."""
+        now_s = self._clock.monotonic_s()
+        mark = loan.spec.mark
+        taken_off = not node.taint and node.name in self._cluster.fence
+        if taken_off:
             loan.closed_at_s = None
-            loan.repairs += 1
-            if loan.repairs > MOST_REPAIRS:
-                return f"somebody takes the bridge's taint off {node.name} again and again"
-        self._cluster.set_taint(node.name, lease)
+            recent = [at_s for at_s in loan.repaired_at_s if at_s > now_s - REPAIR_WINDOW_S]
+            if len(recent) >= MOST_REPAIRS:
+                return f"somebody keeps taking the bridge's taint off {node.name}: not put back for a while"
+            loan.repaired_at_s = [*recent, now_s]
+        self._cluster.set_taint(node.name, mark.lease)
+        if self._cluster.fence.get(node.name) != str(mark):
+            loan.closed_at_s = None
+            self._cluster.set_fence(node.name, str(mark))
         return ""
 
     def _empty(self, node: KubeletNode, loan: Loan) -> tuple[str, ...]:
@@ -194,4 +206,6 @@ def _not_usable(node: KubeletNode, gpus: int) -> tuple[str, ...]:
         blockers.append(f"the kubelet of {node.name} does not answer")
     if node.gpus_allocatable < gpus:
         blockers.append(f"the kubelet offers {node.gpus_allocatable} of {gpus} GPUs")
+    if node.cordoned:
+        blockers.append(f"{node.name} is cordoned by a person")
     return tuple(blockers)
