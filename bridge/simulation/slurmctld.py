@@ -245,8 +245,8 @@ class Slurmctld:
         return self._show_job(self._jobs[job])
 
     def open(self, name: str) -> bool:
-        """No latch stands: neither a drain, nor a reservation, nor the Prolog's fence."""
-        return not self._node(name).drained and name not in self._reserved() and name not in self.fence
+        """No latch stands: neither a drain nor a reservation (the Prolog's fence is asked only when a job starts)."""
+        return not self._node(name).drained and name not in self._reserved()
 
     # --- as it is shown ---
 

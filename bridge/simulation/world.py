@@ -186,10 +186,9 @@ class World:
         """Nodes that were once closed on a side and on which, at this moment, both sides could start work."""
         found = []
         for node in self.nodes:
-            open_to_both = self.slurm.open(node.slurm_name) and self.kube.open(node.kube_name)
-            if not open_to_both:
+            if not (self.slurm.open(node.slurm_name) and self.kube.open(node.kube_name)):
                 self._adopted.add(node.name)
-            elif node.name in self._adopted and node.name not in self.excused:
+            elif node.name in self._adopted - self.excused and node.slurm_name not in self.slurm.fence:
                 found.append(node.name)
         return tuple(found)
 
