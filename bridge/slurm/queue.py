@@ -28,7 +28,7 @@ PENDING_READS = 100
 
 @dataclass(frozen=True, slots=True)
 class _Known:
-    """What was read of a job (an array with its tasks, a het component), and the states under which it was read."""
+    """What was read of a job record, and the states under which it was read."""
 
     states: frozenset[str]
     jobs: tuple[SlurmJob, ...]
@@ -77,11 +77,10 @@ class JobQueue:
 
     def _must_read(self, id: int, states: frozenset[str]) -> bool:
         """True for a job that may hold a node, unless it is known and has been simply running since."""
-        shown = {word.rpartition(" ")[2] for word in states}
-        if shown == {"PENDING"}:
+        if _only_pending(states):
             return False
         known = self._known.get(id)
-        return known is None or known.states != states or not shown <= {"RUNNING", "PENDING"}
+        return known is None or known.states != states or not _shown(states) <= {"RUNNING"}
 
     def _pending_to_read(self, live: Mapping[int, frozenset[str]]) -> list[int]:
         """Pending jobs in the order in which they should be read: new or changed ones, then those read longest ago."""
@@ -99,7 +98,18 @@ class JobQueue:
         return [*fresh, *(id for _, id in sorted(stale))][:PENDING_READS]
 
     def _learn(self, id: int, states: frozenset[str]) -> None:
-        jobs = reading.jobs(self._client.read(f"job/{id}"))
-        # A het leader answers for its components too, which have a state, and so a place here, of their own.
-        own = tuple(job for job in jobs if job.het_job is None or job.id == id)
+        source = f"Slurm job {id}"
+        found = reading.jobs(self._client.read(f"job/{id}"), source)
+        # An array answers for its running tasks too, and a het leader for its components: each has its own place here.
+        own = tuple(job for job in found if job.id == id)
+        if not own and not _only_pending(states):
+            raise Unreadable(source, "it is in the queue, and yet Slurm has no record of it")
         self._known[id] = _Known(states, own, self._monotonic_s())
+
+
+def _shown(states: frozenset[str]) -> frozenset[str]:
+    return frozenset(word.rpartition(" ")[2] for word in states)
+
+
+def _only_pending(states: frozenset[str]) -> bool:
+    return _shown(states) == {"PENDING"}

@@ -258,10 +258,11 @@ def uptime_s(decoded: Record, source: str = "Slurm diag") -> float | None:
 
 @dataclass(frozen=True, slots=True)
 class QueueStates:
-    """A ``/jobs/state/`` answer: what all tasks and components of every live job show, and how many jobs are over.
+    """A ``/jobs/state/`` answer: what every live job record shows, and how many rows are over.
 
-    Keys are the ids under which ``/job/<id>`` answers (an array's own id for its pending tasks); each word is
-    ``<id as Slurm spells it> <flag>``. Two equal values mean that nothing changed.
+    Keys are job ids as in ``/job/<id>``: a running task or a het component has its own (``16_0`` and ``11+1`` are jobs
+    16 and 11), the pending tasks of an array share the array's. Each word is ``<id as Slurm spells it> <flag>``. Two
+    equal values mean that nothing changed.
     """
 
     live: Mapping[int, frozenset[str]]

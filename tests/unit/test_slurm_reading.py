@@ -260,14 +260,16 @@ def test_gpus_per_node(fields: dict[str, Any], gpus_per_node: int) -> None:
 
 
 def test_states_of_the_queue_by_the_id_that_can_be_asked_for() -> None:
-    rows = [("1", "RUNNING"), ("3_0", "RUNNING"), ("3_1", "PENDING"), ("10+0", "PENDING"), ("11+1", "PENDING")]
+    rows = [("1", "RUNNING"), ("4_0", "RUNNING"), ("3_1", "PENDING"), ("3_2", "PENDING")]
+    rows += [("10+0", "PENDING"), ("11+1", "PENDING")]
     over = [("2", "CANCELLED"), ("3_*", "CANCELLED")]
     answer = {"jobs": [{"job_id": id, "state": [state]} for id, state in rows + over]}
     found = reading.queue_states(answer)
     assert found.over == 2
     assert found.live == {
         1: {"1 RUNNING"},
-        3: {"3_0 RUNNING", "3_1 PENDING"},
+        3: {"3_1 PENDING", "3_2 PENDING"},
+        4: {"4_0 RUNNING"},
         10: {"10+0 PENDING"},
         11: {"11+1 PENDING"},
     }

@@ -603,10 +603,30 @@ def test_busy_jobs_that_take_too_long_are_unknown_and_the_next_reading_goes_on(l
     assert len(long_queue.driver.observe().jobs) == 453
 
 
-def test_a_het_component_is_counted_once(long_queue: Bench) -> None:
-    parts = [job(id, "RUNNING", nodes=f"gpu-{id}", het_job_id=600) for id in (600, 601)]
+@pytest.mark.parametrize("kin", [{"het_job_id": 600}, {"array_job_id": 600}])
+def test_het_components_and_array_tasks_are_counted_once(long_queue: Bench, kin: dict[str, int]) -> None:
+    parts = [job(id, "RUNNING", nodes=f"gpu-{id}", **kin) for id in (600, 601)]
     long_queue.server.jobs += parts
     long_queue.server.faults["GET job/600"] = lambda request: Slurmrestd.answer(jobs=parts)
     for _ in range(5):
         seen = long_queue.driver.observe()
-    assert [job.id for job in seen.jobs if job.het_job] == [600, 601]
+    assert [(job.id, job.nodes) for job in seen.jobs if job.id in (600, 601)] == [
+        (600, ("gpu-600",)),
+        (601, ("gpu-601",)),
+    ]
+
+
+def test_a_throttle_counts_running_siblings_in_a_long_queue_too(long_queue: Bench) -> None:
+    array = {"array_job_id": 600, "array_max_tasks": 4}
+    tasks = [job(id, "RUNNING", nodes="gpu-9", **array) for id in (601, 602, 603)]
+    tasks.append(job(600, array_task_string="3-9%4", **array))
+    long_queue.server.jobs[3:3] = tasks
+    long_queue.server.faults["GET job/600"] = lambda request: Slurmrestd.answer(jobs=tasks)
+    seen = {job.id: job for job in long_queue.driver.observe().jobs}
+    assert seen[600].task_count == 1
+
+
+def test_a_busy_job_without_a_record_is_unknown(long_queue: Bench) -> None:
+    long_queue.server.faults["GET job/2"] = lambda request: Slurmrestd.answer(jobs=[])
+    with pytest.raises(Unreadable, match="no record of it"):
+        long_queue.driver.observe()
