@@ -184,13 +184,14 @@ def read_fence(body: Json, node: str) -> FenceSeen:
 
 
 def _last_writer(managed_fields: Collection[Json]) -> str:
-    """Who last wrote anything but the status, by what Kubernetes keeps of it; kubelets and we ourselves aside."""
-    others = [
-        entry
-        for entry in managed_fields
-        if not entry.get("subresource") and entry.get("manager") not in (FIELD_MANAGER, "kubelet")
-    ]
-    newest = max(others, key=lambda entry: entry.get("time") or "", default=None)
+    """Who wrote anything but the status after us, by what Kubernetes keeps of it, or "somebody".
+
+    Kubernetes remembers who set a field, not who took one away: a name is known only of those who also set something.
+    """
+    entries = [entry for entry in managed_fields if not entry.get("subresource")]
+    ours = max((entry.get("time") or "" for entry in entries if entry["manager"] == FIELD_MANAGER), default="")
+    later = [entry for entry in entries if (entry.get("time") or "") > ours and entry["manager"] != FIELD_MANAGER]
+    newest = max(later, key=lambda entry: str(entry["time"]), default=None)
     return str(newest["manager"]) if newest else "somebody"
 
 

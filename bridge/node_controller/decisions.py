@@ -27,7 +27,7 @@ LOOK_AGAIN_S = 2.0
 
 @dataclass(frozen=True, slots=True)
 class NodeSeen:
-    """A Node, as read in this pass. `mark` is our annotation's text; `last_writer` last wrote its spec or metadata."""
+    """A Node, as read in this pass. `mark` is our annotation's text; `last_writer` wrote it after us."""
 
     name: str
     uid: str

@@ -145,8 +145,9 @@ def control_plane(folder: Path, binary: Path) -> Iterator[ControlPlane]:
             "--secure-port=0",
             "--kube-api-qps=500",
             "--kube-api-burst=1000",
-            # Nobody renews these Nodes' leases: a dead kubelet is played by a test, not by the passing of time.
-            "--controllers=*,-node-lifecycle-controller",
+            # Nobody renews these Nodes' leases: a dead kubelet is played by a test, not by the passing of time. And
+            # pods may name owners that do not exist.
+            "--controllers=*,-node-lifecycle-controller,-garbage-collector-controller",
         )
         start(
             "kube-scheduler",

@@ -1,0 +1,309 @@
+"""Our manifests, node controller and port on a real control plane, each under its own service account.
+
+Nodes are objects without a kubelet, so the world plays one: it starts pods on them and, unless told otherwise, lets
+terminating pods go.
+"""
+
+from __future__ import annotations
+
+import itertools
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, TypeVar
+
+from bridge.inspector.inspector import Inspector
+from bridge.kube import names
+from bridge.kube.connection import ApiError, Connection, Json
+from bridge.kube.port import KubeApi
+from bridge.model.kube import DeviceHolder, KubeNode
+from bridge.node_controller.controller import Controller
+from bridge.settings import KubeSettings, NodeControllerSettings
+from tests.integration.control_plane import ControlPlane, eventually
+
+_T = TypeVar("_T")
+SETTLE_S = 1.5
+"""Longer than the late bind wait and the slowest reaction seen."""
+
+
+class WallClock:
+    def now(self) -> datetime:
+        return datetime.now(UTC)
+
+    def monotonic_s(self) -> float:
+        return time.monotonic()
+
+
+class Cluster:
+    """What all tests of a module share: the control plane, the broker's port, a running node controller."""
+
+    def __init__(self, plane: ControlPlane, kube: KubeApi, admin: Connection) -> None:
+        self.plane = plane
+        self.kube = kube
+        self.admin = admin
+        self._numbers = itertools.count(1)
+
+    def world(self) -> RealKubeWorld:
+        return RealKubeWorld(self, f"gpu-{next(self._numbers)}.test")
+
+
+@contextmanager
+def running_controller(api: Connection, holder: str = "one") -> Iterator[Controller]:
+    """A node controller, ticked by a thread as its process does, until the end of the block."""
+    settings = NodeControllerSettings()
+    controller = Controller(api, settings, holder=holder, monotonic_s=time.monotonic, now=WallClock().now)
+    stop = threading.Event()
+
+    def tick() -> None:
+        while not stop.wait(0.3):
+            controller.tick()
+
+    controller.start()
+    ticking = threading.Thread(target=tick, daemon=True)
+    ticking.start()
+    try:
+        yield controller
+    finally:
+        stop.set()
+        ticking.join()
+        controller.close()
+
+
+@contextmanager
+def running_cluster(plane: ControlPlane) -> Iterator[Cluster]:
+    plane.install()
+    admin = plane.connect()
+    _await_admission(admin)
+    kube = KubeApi.connect(KubeSettings(kubeconfig=plane.kubeconfig_of("bridge-broker")), WallClock())
+    controller_api = Connection.open(plane.kubeconfig_of("node-controller"), timeout_s=10)
+    try:
+        with running_controller(controller_api):
+            eventually("the heartbeat is seen", lambda: _alive(kube))
+            yield Cluster(plane, kube, admin)
+    finally:
+        kube.close()
+        controller_api.close()
+
+
+def _alive(kube: KubeApi) -> bool:
+    try:
+        return kube.observe().controller_alive
+    except Exception:
+        return False
+
+
+def _await_admission(admin: Connection) -> None:
+    """A policy is enforced a moment after it was written: wait until a fence refuses a pod."""
+    fence = {
+        "apiVersion": "bridge.slurm-kube.io/v1alpha1",
+        "kind": "NodeFence",
+        "metadata": {"name": "shared"},
+        "spec": {"closed": {"no-such-node": "bridge:lease0000:0:0"}},
+    }
+    admin.call("POST", names.FENCES, body=fence)
+
+    def refused() -> bool:
+        try:
+            admin.call("POST", "/api/v1/namespaces/default/pods?dryRun=All", body=pod_body("probe", "no-such-node"))
+        except ApiError as error:
+            return error.status == 403
+        return False
+
+    eventually("the fence is enforced", refused)
+
+
+def pod_body(name: str, node: str | None, *, gpus: int = 1, **metadata: Any) -> Json:
+    resources = {"limits": {names.GPU_RESOURCE: str(gpus)}} if gpus else {}
+    spec: Json = {
+        "terminationGracePeriodSeconds": 1,
+        "containers": [{"name": "main", "image": "none", "resources": resources}],
+    }
+    if node is not None:
+        spec["nodeName"] = node
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name, **metadata}, "spec": spec}
+
+
+class RealKubeWorld:
+    """One fresh node of the cluster: `tests.contracts.kube.KubeWorld` and some levers more."""
+
+    def __init__(self, cluster: Cluster, node: str) -> None:
+        self.cluster = cluster
+        self.kube = cluster.kube
+        self.admin = cluster.admin
+        self.node = node
+        self.scan: Callable[[], tuple[DeviceHolder, ...]] = tuple
+        self._stays: set[str] = set()
+        self._ended: set[str] = set()
+        self.add_node()
+
+    # --- the node ---
+
+    def add_node(self) -> None:
+        body = {
+            "apiVersion": "v1",
+            "kind": "Node",
+            "metadata": {"name": self.node, "labels": {names.SHARED: "true", "kubernetes.io/hostname": self.node}},
+        }
+        self.admin.call("POST", names.NODES, body=body)
+        self.set_ready("True", reason="KubeletReady")
+        # The admission of a new node taints it until it was seen ready; nobody runs the controller that lifts it.
+        self.patch_node({"spec": {"taints": None}})
+        self.until("the node is seen", lambda: self.node in self.kube.observe().nodes)
+
+    def delete_node(self) -> None:
+        self.admin.call("DELETE", f"{names.NODES}/{self.node}")
+
+    def set_ready(self, status: str, *, reason: str, gpus: int = 8) -> None:
+        amounts = {"cpu": "8", "memory": "64Gi", "pods": "110", names.GPU_RESOURCE: str(gpus)}
+        now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        ready = {"type": "Ready", "status": status, "reason": reason, "message": "", "lastTransitionTime": now}
+        body = {"status": {"conditions": [ready], "allocatable": amounts, "capacity": amounts}}
+        path = f"{names.NODES}/{self.node}/status"
+        self.admin.call("PATCH", path, body=body, content_type="application/strategic-merge-patch+json")
+
+    def patch_node(self, patch: Json, *, manager: str = "kubectl-edit") -> None:
+        path = f"{names.NODES}/{self.node}"
+        query = {"fieldManager": manager}
+        self.admin.call("PATCH", path, query=query, body=patch, content_type="application/merge-patch+json")
+
+    def raw_node(self) -> Json:
+        return self.admin.call("GET", f"{names.NODES}/{self.node}")
+
+    def taints(self) -> list[Json]:
+        return [
+            {key: taint.get(key) for key in ("key", "value", "effect")}
+            for taint in self.raw_node()["spec"].get("taints") or ()
+        ]
+
+    def seen(self) -> KubeNode:
+        return self.kube.observe().nodes[self.node]
+
+    # --- pods ---
+
+    def start_pod(self, name: str, *, gpus: int = 1, stays: bool = False) -> str:
+        owner = {
+            "apiVersion": "apps/v1",
+            "kind": "ReplicaSet",
+            "name": f"{name}-5d4f",
+            "uid": "0-0",
+            "controller": True,
+        }
+        labels = {"app": name, "pod-template-hash": "5d4f"}
+        return self.create_pod(name, gpus=gpus, stays=stays, labels=labels, ownerReferences=[owner])
+
+    def create_pod(self, name: str, *, gpus: int = 1, stays: bool = False, **metadata: Any) -> str:
+        """A pod on the node, made by any owner or none, in the namespace of the node's own."""
+        key = f"{self.namespace}/{name}"
+        if stays:
+            self._stays.add(key)
+        path = f"/api/v1/namespaces/{self.namespace}/pods"
+        self.admin.call("POST", path, body=pod_body(name, self.node, gpus=gpus, **metadata))
+        self.set_pod_ready(key)
+        self.until(f"pod {key} is seen", lambda: key in self.seen().work_pods)
+        return key
+
+    def set_pod_ready(self, key: str, *, ready: bool = True) -> None:
+        word = "True" if ready else "False"
+        status = {"phase": "Running", "conditions": [{"type": "Ready", "status": word}]}
+        path = f"{_path(key)}/status"
+        self.admin.call("PATCH", path, body={"status": status}, content_type="application/strategic-merge-patch+json")
+
+    def end_pod(self, key: str) -> None:
+        self._stays.discard(key)
+
+    def play_kubelet(self) -> None:
+        """Let terminating pods go, but those that stay."""
+        query = {"fieldSelector": f"spec.nodeName={self.node}"}
+        for pod in self.admin.call("GET", names.PODS, query=query)["items"]:
+            metadata = pod["metadata"]
+            key = f"{metadata['namespace']}/{metadata['name']}"
+            if metadata.get("deletionTimestamp") and key not in self._stays and not metadata.get("finalizers"):
+                self.admin.call("DELETE", _path(key), body={"gracePeriodSeconds": 0})
+
+    def ask_for_gpus(self, name: str, gpus: int) -> None:
+        self.admin.call("POST", "/apis/apps/v1/namespaces/default/deployments", body=deployment(name, gpus, self.node))
+
+    @property
+    def namespace(self) -> str:
+        """Every node's pods live in a namespace of their own, so that tests do not meet."""
+        name = self.node.replace(".", "-")
+        if name not in self._ended:
+            self._ended.add(name)
+            self.make_namespace(name)
+        return name
+
+    def make_namespace(self, name: str, **labels: str) -> str:
+        metadata = {"name": name, "labels": labels}
+        self.admin.call("POST", names.NAMESPACES, body={"apiVersion": "v1", "kind": "Namespace", "metadata": metadata})
+        account = f"/api/v1/namespaces/{name}/serviceaccounts/default"
+        self.until(f"the service account of {name} exists", lambda: _exists(self.admin, account))
+        return name
+
+    # --- time ---
+
+    def until(self, what: str, check: Callable[[], _T]) -> _T:
+        def step() -> _T:
+            self.play_kubelet()
+            return check()
+
+        result: _T = eventually(f"{what} ({self.node})", step)
+        return result
+
+    def settle(self) -> None:
+        """Nothing in a real cluster says that nothing more will come: give it the time it has never needed."""
+        deadline_s = time.monotonic() + SETTLE_S
+        self.until("time has passed", lambda: time.monotonic() > deadline_s)
+
+    # --- the inspector of the node ---
+
+    @contextmanager
+    def running_inspector(self) -> Iterator[None]:
+        """An inspector whose token is bound to a pod on this node, as in production."""
+        api = Connection.open(self.kubeconfig_of_inspector(), timeout_s=10)
+        inspector = Inspector(api, self.node, lambda: self.scan(), recheck_s=0.1, monotonic_s=time.monotonic)
+        thread = threading.Thread(target=inspector.run, daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            inspector.stop()
+            thread.join()
+            api.close()
+
+    def kubeconfig_of_inspector(self) -> Path:
+        query = {"fieldSelector": f"spec.nodeName={self.node}", "labelSelector": "app.kubernetes.io/name=inspector"}
+        path = f"/api/v1/namespaces/{names.NAMESPACE}/pods"
+        (pod,) = self.until("its inspector is placed", lambda: self.admin.call("GET", path, query=query)["items"])
+        metadata = pod["metadata"]
+        return self.cluster.plane.kubeconfig_of("inspector", kind="Pod", name=metadata["name"], uid=metadata["uid"])
+
+
+def deployment(name: str, gpus: int, node: str) -> Json:
+    template = pod_body(name, None, gpus=gpus)["spec"]
+    template.pop("terminationGracePeriodSeconds")
+    template["nodeSelector"] = {"kubernetes.io/hostname": node}
+    return {
+        "apiVersion": "apps/v1",
+        "kind": "Deployment",
+        "metadata": {"name": name},
+        "spec": {
+            "selector": {"matchLabels": {"app": name}},
+            "template": {"metadata": {"labels": {"app": name}}, "spec": template},
+        },
+    }
+
+
+def _path(key: str) -> str:
+    namespace, name = key.split("/")
+    return f"/api/v1/namespaces/{namespace}/pods/{name}"
+
+
+def _exists(api: Connection, path: str) -> bool:
+    try:
+        api.call("GET", path)
+    except ApiError:
+        return False
+    return True
