@@ -89,6 +89,10 @@ def problem_response(problem: Problem, path: str) -> Response:
     )
 
 
+BODY = (400, 413)
+"""What a body alone may bring about: not JSON in UTF-8, or too long."""
+
+
 def responses(*statuses: int) -> dict[int | str, dict[str, Any]]:
     """OpenAPI entries for the problems a route may answer with, besides 401, 403, 422 and 503 that all may."""
     schema = {"$ref": "#/components/schemas/ProblemDocument"}

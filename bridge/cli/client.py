@@ -10,6 +10,7 @@ import httpx
 import typer
 
 from bridge.cli.failures import REFUSED, UNKNOWN, USAGE, CliError
+from bridge.cli.text import dotted
 
 _CONNECT_TIMEOUT_S = 5
 _READ_TIMEOUT_S = 45  # longer than the longest long poll, which is 30
@@ -28,9 +29,7 @@ class RefusedInput(CliError):
     """422: `errors` are the wrong values with location, message and remedy."""
 
     def __init__(self, what: str, errors: list[dict[str, Any]], where: str) -> None:
-        details = [
-            f"{'.'.join(map(str, error['location'][1:]))}: {error['message']} ({error['remedy']})" for error in errors
-        ]
+        details = [f"{dotted(error['location'][1:])}: {error['message']} ({error['remedy']})" for error in errors]
         super().__init__(REFUSED, what, details=details, where=where)
         self.errors = errors
 

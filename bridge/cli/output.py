@@ -72,7 +72,9 @@ def print_table(columns: Sequence[Column], rows: Sequence[Sequence[str]], *, emp
     while True:
         table = _table([columns[index] for index in shown], [[row[index] for index in shown] for row in rows])
         optional = [index for index in shown if not columns[index].needed]
-        if console.measure(table).maximum <= console.width or not optional:
+        # Measured as if there were room, as a measure is never wider than the console it is asked for.
+        width = console.measure(table, options=console.options.update_width(_PIPE_COLUMNS)).maximum
+        if width <= console.width or not optional:
             break
         shown.remove(optional[-1])
     _show(console, table)

@@ -13,7 +13,7 @@ from bridge.cli.client import Broker, RefusedInput, connect
 from bridge.cli.documents import Document, load
 from bridge.cli.failures import REFUSED, USAGE, CliError
 from bridge.cli.output import Column, Format, Output, print_json, print_line, print_table
-from bridge.cli.text import age, joined
+from bridge.cli.text import age, dotted, joined
 
 policy = typer.Typer(help="The policy: floors, limits and the nodes of each pool.", no_args_is_help=True)
 
@@ -107,14 +107,9 @@ def _with_lines(refused: RefusedInput, document: Document) -> CliError:
     for error in refused.errors:
         kind, *path = error["location"]
         place = f"{document.name}:{document.line_of(path)}" if kind == "body" else kind
-        details.append(f"{place}: {_dotted(path)}: {error['message']}")
+        details.append(f"{place}: {dotted(path)}: {error['message']}")
         details.append(f"  remedy: {error['remedy']}")
     return CliError(REFUSED, f"{document.name} is not a policy that can be", details=details)
-
-
-def _dotted(path: list[str | int]) -> str:
-    """``pools[0].slurm.floor_nodes``"""
-    return "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in path).lstrip(".") or "document"
 
 
 def _print_change(change: dict[str, Any], said: str, output: Format) -> None:

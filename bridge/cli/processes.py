@@ -28,9 +28,12 @@ def node_controller() -> None:
 
 def inspector() -> None:
     """Run the inspector on a shared node: says who holds its GPUs."""
-    from bridge.inspector import run
+    from bridge import logs
+    from bridge.inspector.run import run
+    from bridge.settings import InspectorSettings, KubeSettings, LogSettings
 
-    run()
+    logs.configure(LogSettings())
+    run(InspectorSettings(), KubeSettings())
 
 
 def slurm_agent() -> None:
@@ -57,7 +60,7 @@ def demo(
     speed: Annotated[float, typer.Option(min=0.01, help="Simulated seconds in a second")] = 60,
 ) -> None:
     """A day on a simulated cluster: jobs and services come and go, nodes change hands."""
-    from bridge.wiring import demo as run
+    from bridge.demo import run
 
     run(keep=keep, seed=seed, speed=speed)
 

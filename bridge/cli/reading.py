@@ -31,7 +31,7 @@ def status(context: typer.Context, output: Output = Format.TABLE) -> None:
 def _source(source: dict[str, Any], now: str) -> str:
     if source["state"] == "unknown":
         return f"UNKNOWN {source['reason']}"
-    return f"fresh {age(source['read_at'], now)}".strip()
+    return f"fresh, read {age(source['read_at'], now)} ago" if source["read_at"] else "fresh"
 
 
 def _state(report: dict[str, Any]) -> list[tuple[str, str]]:

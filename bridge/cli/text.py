@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from datetime import datetime
 
 _STEPS = ((86_400, "d", 3_600, "h"), (3_600, "h", 60, "m"), (60, "m", 1, "s"))
@@ -38,6 +38,12 @@ def until(then: str | None, now: str) -> str:
         return ""
     left = (moment(then) - moment(now)).total_seconds()
     return f"in {duration(left)}" if left > 0 else "over"
+
+
+def dotted(path: Sequence[str | int]) -> str:
+    """``pools[0].slurm.floor_nodes``"""
+    parts = (f"[{part}]" if isinstance(part, int) else f".{part}" for part in path)
+    return "".join(parts).lstrip(".") or "document"
 
 
 def joined(words: Iterable[str], none: str = "none") -> str:

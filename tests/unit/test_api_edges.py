@@ -102,14 +102,14 @@ def samples(client: TestClient) -> dict[tuple[str, ...], float]:
     answer = client.get("/metrics")
     assert answer.status_code == 200
     return {
-        (sample.name, *sample.labels.values()): sample.value
+        (sample.name, *(value for _, value in sorted(sample.labels.items()))): sample.value
         for family in text_string_to_metric_families(answer.text)
         for sample in family.samples
     }
 
 
 def test_metrics_of_the_ledger(world: World, client: TestClient) -> None:
-    assert samples(client)["bridge_nodes", "h100", "none"] == 4
+    assert samples(client)["bridge_nodes", "none", "h100"] == 4
     world.own("gpu-1", Owner.KUBERNETES)
     world.begin("gpu-2", "h2")
     record = world.ledger.read().nodes["gpu-1"]
@@ -117,9 +117,9 @@ def test_metrics_of_the_ledger(world: World, client: TestClient) -> None:
     client.post("/v1/pause", json={"reason": "x"})
     found = samples(client)
     assert found["bridge_ledger_up",] == 1
-    assert [found["bridge_nodes", "h100", owner] for owner in ("slurm", "kubernetes", "bridge", "none")] == [0, 1, 1, 2]
+    assert [found["bridge_nodes", owner, "h100"] for owner in ("slurm", "kubernetes", "bridge", "none")] == [0, 1, 1, 2]
     assert found["bridge_nodes_unusable", "h100"] == 1
-    assert found["bridge_handoffs_live", "empty", "kubernetes"] == 1
+    assert found["bridge_handoffs_live", "kubernetes", "empty"] == 1
     assert found["bridge_paused",] == 1
     assert found["bridge_generation",] == 2
     # Counted from the first scrape on: the policy was there before it.

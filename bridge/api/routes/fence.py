@@ -6,7 +6,7 @@ from fastapi import APIRouter
 
 from bridge.api.dependencies import Agent, AgentOrReader, Deps, Polls
 from bridge.api.inputs import After, FenceAckOrder, PollWait
-from bridge.api.problems import Problem, responses
+from bridge.api.problems import BODY, Problem, responses
 from bridge.api.views import FenceView, PoolFenceView
 from bridge.model.ledger import FenceAck, LedgerState
 from bridge.model.ownership import Owner, Side
@@ -34,7 +34,13 @@ async def get_fence(
     return await polls.until(read, lambda fence: fence.generation != after or fence != first, wait_s)
 
 
-@router.post("/ack", operation_id="acknowledgeFence", summary="Say what the fence file shows", status_code=204)
+@router.post(
+    "/ack",
+    operation_id="acknowledgeFence",
+    summary="Say what the fence file shows",
+    status_code=204,
+    responses=responses(*BODY, 409),
+)
 def acknowledge_fence(order: FenceAckOrder, deps: Deps, caller: Agent) -> None:
     """For role agent alone: the broker opens nothing to Kubernetes on anyone else's word.
 

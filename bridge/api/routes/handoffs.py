@@ -10,7 +10,7 @@ from starlette.concurrency import run_in_threadpool
 from bridge.api.dependencies import ApiDependencies, Deps, Operator, Polls, Reader
 from bridge.api.eventlog import step_durations
 from bridge.api.inputs import AnswerWait, HandoffId, HandoffOrder, Limit, NodeFilter, RequestId
-from bridge.api.problems import InputError, Problem, invalid, responses
+from bridge.api.problems import BODY, InputError, Problem, invalid, responses
 from bridge.api.views import EventView, HandoffDetail, HandoffView, Listing, RequestView
 from bridge.model.errors import Invalid
 from bridge.model.ledger import Request, RequestState
@@ -63,7 +63,7 @@ def get_handoff(id: HandoffId, deps: Deps, caller: Reader) -> HandoffDetail:
     summary="Order nodes to be moved",
     status_code=202,
     responses={
-        **responses(409),
+        **responses(*BODY, 409),
         201: {"model": RequestView, "description": "The leader accepted: the handoffs begin"},
         202: {"model": RequestView, "description": "Written, not answered yet: ask again at Location"},
     },
@@ -121,7 +121,7 @@ def _known_nodes(expressions: list[str], ledger: Ledger) -> tuple[str, ...]:
         strangers = [name for name in expanded if name not in known]
         if strangers:
             message = f"no pool of the policy has {', '.join(strangers[:5])}"
-            errors.append(_node_error(index, message, "use names from GET /v1/nodes"))
+            errors.append(_node_error(index, message, "use names that GET /v1/nodes (bridgectl nodes) lists"))
         names.update(dict.fromkeys(expanded))
     if len(names) > _MAX_NODES_AN_ORDER:
         errors.append(_node_error(0, f"{len(names)} nodes in one order", f"order at most {_MAX_NODES_AN_ORDER}"))

@@ -10,7 +10,7 @@ from bridge.api.auth import Role
 from bridge.api.dependencies import Deps, Reader, demand
 from bridge.api.inputs import Limit, Remark
 from bridge.api.inventory import InvalidPolicy, inventory, uprooted
-from bridge.api.problems import InputError, Problem, invalid, responses
+from bridge.api.problems import BODY, InputError, Problem, invalid, responses
 from bridge.api.views import Listing, PolicyChangeView, PolicyVersionView
 from bridge.model.errors import Conflict, Invalid
 from bridge.model.ledger import LedgerState
@@ -33,7 +33,7 @@ def get_policy(response: Response, deps: Deps, caller: Reader) -> Policy:
     return state.policy
 
 
-@router.put("", operation_id="putPolicy", summary="Replace the policy", responses=responses(412, 428))
+@router.put("", operation_id="putPolicy", summary="Replace the policy", responses=responses(*BODY, 412, 428))
 def put_policy(
     policy: Policy,
     response: Response,

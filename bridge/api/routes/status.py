@@ -8,7 +8,7 @@ from fastapi import APIRouter
 
 from bridge.api.dependencies import Deps, Operator, Reader
 from bridge.api.inputs import PauseOrder
-from bridge.api.problems import responses
+from bridge.api.problems import BODY, responses
 from bridge.api.views import Freshness, PauseView, PlanView, SourceView, StatusReport
 from bridge.model.errors import Unreadable
 
@@ -45,7 +45,9 @@ def get_plan(deps: Deps, caller: Reader) -> PlanView:
     return deps.plan()
 
 
-@router.post("/pause", operation_id="pause", tags=["control"], summary="Start no new handoff")
+@router.post(
+    "/pause", operation_id="pause", tags=["control"], summary="Start no new handoff", responses=responses(*BODY)
+)
 def pause(order: PauseOrder, deps: Deps, caller: Operator) -> PauseView:
     """Handoffs that run already finish: half of one is worse than either end."""
     deps.ledger.pause(order.reason, actor=caller.name, at=deps.clock.now())
