@@ -244,13 +244,16 @@ def uptime_s(decoded: Record, source: str = "Slurm diag") -> float | None:
     """From a ``/diag/`` answer: seconds since slurmctld began to count, on its own clock, so that clocks may differ.
 
     It begins anew at a restart, at midnight UTC and at ``sdiag --reset``: a restart is never missed, and a few seconds
-    a day slurmctld looks restarted when it is not, which only makes the bridge wait.
+    a day slurmctld looks restarted when it is not, which only makes the bridge wait. For the first half second of its
+    life slurmctld says that it began at 0. None: this server does not tell.
     """
     statistics = decoded.get("statistics")
     if not isinstance(statistics, dict):
         raise Unreadable(source, "answer has no statistics")
-    asked, began = number(statistics.get("req_time")), number(statistics.get("req_time_start"))
-    return None if not asked or not began else max(0.0, asked - began)
+    if "req_time_start" not in statistics:
+        return None
+    asked, began = number(statistics.get("req_time")), number(statistics["req_time_start"])
+    return max(0.0, asked - began) if asked and began else 0.0
 
 
 # --- jobs ---

@@ -275,10 +275,23 @@ def test_states_of_the_queue_by_the_id_that_can_be_asked_for() -> None:
     }
 
 
-def test_the_age_of_slurmctld_is_on_its_own_clock() -> None:
-    assert reading.uptime_s({"statistics": {"req_time": 1_000_060, "req_time_start": 1_000_000}}) == 60
-    assert reading.uptime_s({"statistics": {"req_time": {"set": True, "number": 9}, "req_time_start": 10}}) == 0
-    assert reading.uptime_s({"statistics": {}}) is None
+@pytest.mark.parametrize(
+    ("statistics", "uptime_s"),
+    [
+        ({"req_time": 1_000_060, "req_time_start": 1_000_000}, 60),
+        ({"req_time": {"set": True, "number": 9}, "req_time_start": 10}, 0),
+        ({"req_time": 1_000_060, "req_time_start": {"set": True, "infinite": False, "number": 0}}, 0),
+        ({"req_time": None, "req_time_start": 1_000_000}, 0),
+        ({"req_time": 1_000_060}, None),
+    ],
+)
+def test_the_age_of_slurmctld_is_on_its_own_clock_and_young_in_doubt(
+    statistics: dict[str, Any], uptime_s: float | None
+) -> None:
+    assert reading.uptime_s({"statistics": statistics}) == uptime_s
+
+
+def test_a_diag_without_statistics_is_none() -> None:
     with pytest.raises(Unreadable, match="no statistics"):
         reading.uptime_s({"jobs": []})
 
