@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
-from sqlalchemy import Connection, Row, func, insert, select
+from sqlalchemy import Connection, func, insert, select
 
 from bridge.model.ledger import Event, Note
+from bridge.store.rows import AnyRow
 from bridge.store.tables import events
 
 CHANNEL = "bridge"
@@ -53,10 +53,15 @@ def after(connection: Connection, id: int, limit: int) -> list[Event]:
     return [_event(row) for row in rows]
 
 
+def last_id(connection: Connection) -> int:
+    found: int = connection.execute(select(func.coalesce(func.max(events.c.id), 0))).scalar_one()
+    return found
+
+
 def of_handoff(connection: Connection, handoff: str) -> list[Event]:
     rows = connection.execute(select(events).where(events.c.handoff == handoff).order_by(events.c.id))
     return [_event(row) for row in rows]
 
 
-def _event(row: Row[Any]) -> Event:
+def _event(row: AnyRow) -> Event:
     return Event(**row._mapping)

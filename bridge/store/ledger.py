@@ -67,6 +67,11 @@ def listed(connection: Connection, limit: int, node: str | None) -> list[Handoff
     return [rows.handoff(row) for row in connection.execute(query)]
 
 
+def by_id(connection: Connection, id: str) -> Handoff | None:
+    row = connection.execute(select(*rows.HANDOFF).where(handoffs.c.id == id)).one_or_none()
+    return None if row is None else rows.handoff(row)
+
+
 def seen(connection: Connection) -> dict[tuple[str, Side], PutSighting]:
     query = select(*rows.SIGHTING).join(nodes).where(nodes.c.removed_at.is_(None))
     return {(row.node, Side(row.side)): rows.sighting(row) for row in connection.execute(query)}

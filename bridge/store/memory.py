@@ -235,6 +235,10 @@ class MemoryLedger:
             newest_first = reversed(list(self._rows.handoffs.values()))
             return list(itertools.islice((each for each in newest_first if node in (None, each.node)), limit))
 
+    def handoff(self, id: str) -> Handoff | None:
+        with self._reading():
+            return self._rows.handoffs.get(id)
+
     def handoff_events(self, handoff: str) -> list[Event]:
         with self._reading():
             return [event for event in self._events if event.handoff == handoff]
@@ -242,6 +246,10 @@ class MemoryLedger:
     def events(self, *, after: int, limit: int) -> list[Event]:
         with self._reading():
             return self._events[max(after, 0) :][:limit]
+
+    def last_event_id(self) -> int:
+        with self._reading():
+            return len(self._events)
 
     def sightings(self) -> Mapping[tuple[str, Side], PutSighting]:
         """What was last seen of each node on each side."""

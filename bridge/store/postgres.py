@@ -119,6 +119,10 @@ class PostgresLedger:
         with reading(self._engine) as connection:
             return ledger.listed(connection, limit, node)
 
+    def handoff(self, id: str) -> Handoff | None:
+        with reading(self._engine) as connection:
+            return ledger.by_id(connection, id)
+
     def handoff_events(self, handoff: str) -> list[Event]:
         with reading(self._engine) as connection:
             return events.of_handoff(connection, handoff)
@@ -126,6 +130,10 @@ class PostgresLedger:
     def events(self, *, after: int, limit: int) -> list[Event]:
         with reading(self._engine) as connection:
             return events.after(connection, after, limit)
+
+    def last_event_id(self) -> int:
+        with reading(self._engine) as connection:
+            return events.last_id(connection)
 
     def sightings(self) -> Mapping[tuple[str, Side], PutSighting]:
         """What was last seen of each node on each side."""

@@ -215,7 +215,7 @@ def _ownership() -> None:
         sa.CheckConstraint("lease ~ '^[a-z0-9]{8,40}$'", name=op.f("ck_handoffs_lease")),
         sa.CheckConstraint("source IN ('slurm', 'kubernetes')", name=op.f("ck_handoffs_source")),
         sa.CheckConstraint(
-            "step IN ('adopt', 'close', 'empty', 'clean', 'open', 'prove', 'reopen', 'reprove', "
+            "step IN ('admit', 'adopt', 'close', 'empty', 'clean', 'open', 'prove', 'reopen', 'reprove', "
             "'done', 'returned', 'failed', 'quarantined')",
             name=op.f("ck_handoffs_step"),
         ),

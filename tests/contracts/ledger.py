@@ -450,6 +450,18 @@ class LedgerContract:
         assert [each.id for each in stocked.handoffs(limit=2)] == ["h3", "h2"]
         assert [each.id for each in stocked.handoffs(limit=10, node="gpu-2")] == ["h2"]
 
+    def test_a_handoff_is_found_by_its_id_also_after_its_end(self, stocked: Ledger) -> None:
+        ended = a_handoff("h1", step=Step.QUARANTINED)
+        stocked.commit(1, [PutHandoff(ended, None), PutHandoff(a_handoff("h2"), None)])
+        assert stocked.handoff("h1") == ended
+        assert stocked.handoff("h2") == a_handoff("h2")
+        assert stocked.handoff("h3") is None
+
+    @pytest.mark.parametrize("step", Step)
+    def test_every_step_can_be_stored(self, stocked: Ledger, step: Step) -> None:
+        stocked.commit(1, [PutHandoff(a_handoff(step=step), None)])
+        assert stocked.handoff("h1") == a_handoff(step=step)
+
     # --- closures, records, sightings ---
 
     def test_a_closure_is_told_what_was_read_back(self, stocked: Ledger) -> None:
@@ -524,6 +536,11 @@ class LedgerContract:
         rest = ledger.events(after=page[-1].id, limit=10)
         assert [event.message for event in page + rest] == ["0", "1", "2", "3", "4"]
         assert ledger.events(after=rest[-1].id, limit=10) == []
+        assert ledger.last_event_id() == rest[-1].id
+
+    def test_an_empty_log_ends_at_zero(self, ledger: Ledger) -> None:
+        assert ledger.last_event_id() == 0
+        assert ledger.events(after=0, limit=10) == []
 
     def test_a_reader_that_follows_the_log_misses_nothing(self, ledger: Ledger, again: Callable[[], Ledger]) -> None:
         """Ids appear in the order of commits, or a reader would pass over one that is committed late."""

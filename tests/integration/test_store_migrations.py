@@ -1,0 +1,100 @@
+"""Migrations and `bridge.store.tables` agree, and every migration goes both ways."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from sqlalchemy import text
+
+from bridge.model.errors import CallFailed, Invalid
+from bridge.store import migrate
+from bridge.store.connections import open_engine
+from bridge.store.tables import metadata
+from tests.integration.conftest import PostgresServer
+
+_CATALOGUE = {
+    "columns": """
+        SELECT table_name, column_name, data_type, udt_name, is_nullable, column_default, is_identity
+        FROM information_schema.columns WHERE table_schema = 'public'""",
+    "constraints": """
+        SELECT conrelid::regclass::text, conname, pg_get_constraintdef(oid)
+        FROM pg_constraint WHERE connamespace = 'public'::regnamespace""",
+    "indexes": "SELECT tablename, indexname, indexdef FROM pg_indexes WHERE schemaname = 'public'",
+    "sequences": "SELECT sequencename, data_type::text, cache_size FROM pg_sequences WHERE schemaname = 'public'",
+    "triggers": "SELECT tgrelid::regclass::text, tgname, pg_get_triggerdef(oid) FROM pg_trigger WHERE NOT tgisinternal",
+    "functions": "SELECT proname, prosrc, '' FROM pg_proc WHERE pronamespace = 'public'::regnamespace",
+}
+
+
+@pytest.fixture
+def empty(postgres: PostgresServer) -> Iterator[str]:
+    name = postgres.create("template1")
+    yield postgres.url(name)
+    postgres.drop(name)
+
+
+def catalogue(url: str) -> dict[str, list[tuple[object, ...]]]:
+    """Everything that makes up a schema, but for Alembic's own table."""
+    engine = open_engine(url)
+    with engine.connect() as connection:
+        found = {
+            what: sorted(
+                (tuple(row) for row in connection.execute(text(query)) if not row[0].startswith("alembic")), key=str
+            )
+            for what, query in _CATALOGUE.items()
+        }
+    engine.dispose()
+    return found
+
+
+def test_alembic_finds_no_difference(postgres_url: str) -> None:
+    engine = open_engine(postgres_url)
+    with engine.connect() as connection:
+        assert migrate.differences(connection) == []
+    engine.dispose()
+
+
+def test_tables_made_without_migrations_are_the_same(postgres_url: str, empty: str) -> None:
+    """Also what Alembic does not compare: CHECKs, conditions of indexes, deferrable keys."""
+    engine = open_engine(empty)
+    metadata.create_all(engine)
+    engine.dispose()
+    made, migrated = catalogue(empty), catalogue(postgres_url)
+    for what in ("columns", "constraints", "indexes", "sequences"):
+        assert made[what], f"no {what} were made"
+        assert made[what] == migrated[what]
+
+
+def test_down_leaves_nothing_and_up_makes_it_all_again(empty: str) -> None:
+    migrate.upgrade(empty)
+    first = catalogue(empty)
+    migrate.downgrade(empty, revision="base")
+    assert not any(catalogue(empty).values())
+    migrate.upgrade(empty)
+    assert catalogue(empty) == first
+
+
+def test_upgrading_what_is_new_already_does_nothing(postgres_url: str) -> None:
+    before = catalogue(postgres_url)
+    migrate.upgrade(postgres_url)
+    assert catalogue(postgres_url) == before
+
+
+def test_replicas_that_start_together_take_turns(empty: str) -> None:
+    with ThreadPoolExecutor(3) as pool:
+        list(pool.map(migrate.upgrade, [empty] * 3))
+    assert catalogue(empty)["triggers"]
+
+
+def test_a_schema_from_the_future_is_refused(postgres: PostgresServer, postgres_database: str) -> None:
+    with postgres.connect(postgres_database) as connection:
+        connection.execute("UPDATE alembic_version SET version_num = '9999'")
+    with pytest.raises(Invalid, match=r"does not fit this program.*9999"):
+        migrate.upgrade(postgres.url(postgres_database))
+
+
+def test_a_database_that_is_away_is_said(postgres: PostgresServer) -> None:
+    with pytest.raises(CallFailed, match="nowhere"):
+        migrate.upgrade(postgres.url("nowhere"))
