@@ -110,3 +110,23 @@ def _serving(rng: random.Random, day: Day) -> list[Deploy | Scale]:
             wishes.append(Scale(day.length_s * time_of_day, chat.key, wanted))
             present = wanted
     return wishes
+
+
+def restless(rng: random.Random, *, nodes: int, length_s: float, mean_s: float = 60) -> list[Wish]:
+    """No day that anybody has: demand that jumps every `mean_s` or so, so that nodes change hands often."""
+    chat = Deployment("chat", replicas=0, startup_s=2)
+    wishes: list[Wish] = [Deploy(0, chat)]
+    moment_s = rng.expovariate(1 / mean_s)
+    while moment_s < length_s:
+        wishes.append(Scale(moment_s, chat.key, rng.randint(0, nodes)))
+        gang = JobRequest(
+            nodes=rng.randint(1, nodes),
+            duration_s=rng.uniform(5, mean_s),
+            time_limit_s=2 * mean_s,
+            dying_s=rng.choice([0, 0, 5]),
+            orphan_s=rng.choice([0, 0, 0, 20]),
+        )
+        wishes.append(Submit(moment_s + rng.uniform(0, mean_s), gang))
+        moment_s += rng.expovariate(1 / mean_s)
+    wishes.append(Scale(length_s, chat.key, 0))
+    return sorted(wishes, key=lambda wish: wish.at_s)
