@@ -48,7 +48,7 @@ def measured() -> dict[str, list[float]]:
 
 
 def _write_report(testbed: Testbed) -> None:
-    ids = [item["id"] for item in testbed.bridge.handoffs(limit=1000)]
+    ids = [item["id"] for item in testbed.bridge.handoffs(limit=500)]
     details = [testbed.bridge.get(f"/v1/handoffs/{id}") for id in ids]
     report = {
         "handoffs": [_row(detail) for detail in details],
