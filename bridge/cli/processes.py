@@ -22,8 +22,9 @@ def node_controller() -> None:
     from bridge.node_controller.run import run
     from bridge.settings import KubeSettings, LogSettings, NodeControllerSettings
 
+    settings = NodeControllerSettings(), KubeSettings()
     logs.configure(LogSettings())
-    run(NodeControllerSettings(), KubeSettings())
+    run(*settings)
 
 
 def inspector() -> None:
@@ -32,8 +33,9 @@ def inspector() -> None:
     from bridge.inspector.run import run
     from bridge.settings import InspectorSettings, KubeSettings, LogSettings
 
+    settings = InspectorSettings(), KubeSettings()
     logs.configure(LogSettings())
-    run(InspectorSettings(), KubeSettings())
+    run(*settings)
 
 
 def slurm_agent() -> None:
@@ -42,8 +44,9 @@ def slurm_agent() -> None:
     from bridge.settings import AgentSettings, LogSettings
     from bridge.slurm_agent import run
 
+    settings = AgentSettings()
     logs.configure(LogSettings())
-    run(AgentSettings(), stop=_stopped_by_signals())
+    run(settings, stop=_stopped_by_signals())
 
 
 def migrate() -> None:

@@ -22,10 +22,10 @@ from bridge.store.memory import MemoryLedger
 NOON = datetime(2026, 3, 2, 12, 0, tzinfo=UTC)
 LEASE = "k3v9q2m8"
 TOKENS = {
-    "ruth": ("reader", "reader-token-0123456789"),
-    "omar": ("operator", "operator-token-0123456789"),
-    "ada": ("admin", "admin-token-0123456789"),
-    "ctl": ("agent", "agent-token-0123456789"),
+    "viewer": ("reader", "reader-token-0123456789"),
+    "oncall": ("operator", "operator-token-0123456789"),
+    "platform": ("admin", "admin-token-0123456789"),
+    "slurmctl": ("agent", "agent-token-0123456789"),
 }
 POLICY = {
     "pools": [
@@ -122,7 +122,9 @@ class World:
     def share(self, document: dict[str, object] = POLICY) -> None:
         """Put a policy in force, as its first version."""
         policy = Policy.model_validate(document)
-        self.ledger.apply_policy(policy, inventory(policy), replaces=0, author="ada", note="first", at=self.clock.now())
+        self.ledger.apply_policy(
+            policy, inventory(policy), replaces=0, author="platform", note="first", at=self.clock.now()
+        )
 
     def own(self, node: str, owner: Owner, *, handoff: str | None = None) -> Lease:
         """Give `node` a first lease."""
@@ -150,7 +152,7 @@ class World:
             destination=Side.KUBERNETES,
             step=Step.EMPTY,
             reason="launch day",
-            requested_by="omar",
+            requested_by="oncall",
             generation=generation,
             nonce="n1",
             evict=False,

@@ -53,7 +53,7 @@ def test_401_says_what_to_send(client: TestClient) -> None:
 
 @pytest.mark.parametrize("scheme", ["Basic", "Token"])
 def test_only_bearer_is_a_scheme(client: TestClient, scheme: str) -> None:
-    headers = {"Authorization": f"{scheme} {TOKENS['ada'][1]}"}
+    headers = {"Authorization": f"{scheme} {TOKENS['platform'][1]}"}
     assert client.get("/v1/nodes", headers=headers).status_code == 401
 
 
@@ -66,19 +66,19 @@ def test_a_wrong_token_is_not_echoed(client: TestClient) -> None:
 @pytest.mark.parametrize(
     ("method", "path", "body", "allowed"),
     [
-        ("GET", "/v1/nodes", None, {"ruth", "omar", "ada"}),
-        ("GET", "/v1/slurm/fence", None, {"ruth", "omar", "ada", "ctl"}),
-        ("POST", "/v1/slurm/fence/ack", {"generation": 0}, {"ctl"}),
-        ("POST", "/v1/pause", {"reason": "storage"}, {"omar", "ada"}),
-        ("POST", "/v1/resume", None, {"omar", "ada"}),
+        ("GET", "/v1/nodes", None, {"viewer", "oncall", "platform"}),
+        ("GET", "/v1/slurm/fence", None, {"viewer", "oncall", "platform", "slurmctl"}),
+        ("POST", "/v1/slurm/fence/ack", {"generation": 0}, {"slurmctl"}),
+        ("POST", "/v1/pause", {"reason": "storage"}, {"oncall", "platform"}),
+        ("POST", "/v1/resume", None, {"oncall", "platform"}),
         (
             "POST",
             "/v1/handoffs?wait_s=0",
             {"nodes": ["gpu-1"], "destination": "slurm", "reason": "x"},
-            {"omar", "ada"},
+            {"oncall", "platform"},
         ),
-        ("PUT", "/v1/policy?dry_run=true", {"pools": []}, {"ruth", "omar", "ada"}),
-        ("PUT", "/v1/policy", {"pools": []}, {"ada"}),
+        ("PUT", "/v1/policy?dry_run=true", {"pools": []}, {"viewer", "oncall", "platform"}),
+        ("PUT", "/v1/policy", {"pools": []}, {"platform"}),
     ],
 )
 def test_roles(client: TestClient, method: str, path: str, body: object, allowed: set[str]) -> None:
@@ -90,22 +90,22 @@ def test_roles(client: TestClient, method: str, path: str, body: object, allowed
 
 
 def test_a_403_names_the_caller_and_the_role_it_needs(client: TestClient) -> None:
-    answer = client.post("/v1/pause", json={"reason": "x"}, headers=bearer("ruth"))
-    assert answer.json()["detail"] == "ruth has role reader; this needs operator"
+    answer = client.post("/v1/pause", json={"reason": "x"}, headers=bearer("viewer"))
+    assert answer.json()["detail"] == "viewer has role reader; this needs operator"
 
 
 def test_a_revoked_token_stops_working_without_a_restart(world: World, client: TestClient) -> None:
-    assert client.get("/v1/nodes", headers=bearer("ruth")).status_code == 200
-    kept = [line for line in world.tokens_path.read_text().splitlines() if not line.startswith("ruth ")]
+    assert client.get("/v1/nodes", headers=bearer("viewer")).status_code == 200
+    kept = [line for line in world.tokens_path.read_text().splitlines() if not line.startswith("viewer ")]
     world.tokens_path.write_text("\n".join(kept))
-    assert client.get("/v1/nodes", headers=bearer("ruth")).status_code == 401
-    assert client.get("/v1/nodes", headers=bearer("omar")).status_code == 200
+    assert client.get("/v1/nodes", headers=bearer("viewer")).status_code == 401
+    assert client.get("/v1/nodes", headers=bearer("oncall")).status_code == 200
 
 
 def test_a_missing_token_file_lets_nobody_in(world: World, client: TestClient) -> None:
-    assert client.get("/v1/nodes", headers=bearer("ada")).status_code == 200
+    assert client.get("/v1/nodes", headers=bearer("platform")).status_code == 200
     world.tokens_path.unlink()
-    answer = client.get("/v1/nodes", headers=bearer("ada"))
+    answer = client.get("/v1/nodes", headers=bearer("platform"))
     assert answer.status_code == 503
     assert answer.json()["detail"] == "the token file is unreadable: FileNotFoundError"
 
@@ -117,8 +117,8 @@ def tokens(tmp_path: Path, text: str) -> TokenFile:
 
 
 def test_lines_of_a_token_file(tmp_path: Path) -> None:
-    found = tokens(tmp_path, "# people\n\n ruth   reader\tsixteen-chars-ok \n")
-    assert found.authenticate("sixteen-chars-ok") == Principal("ruth", Role.READER)
+    found = tokens(tmp_path, "# people\n\n viewer   reader\tsixteen-chars-ok \n")
+    assert found.authenticate("sixteen-chars-ok") == Principal("viewer", Role.READER)
     assert found.authenticate("sixteen-chars-o") is None
     assert found.authenticate("") is None
 
@@ -126,30 +126,30 @@ def test_lines_of_a_token_file(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "line",
     [
-        "ruth sixteen-chars-ok",
-        "ruth reader sixteen-chars-ok more",
-        "ruth root sixteen-chars-ok",
-        "ruth Reader sixteen-chars-ok",
-        "<b>ruth</b> reader sixteen-chars-ok",
+        "viewer sixteen-chars-ok",
+        "viewer reader sixteen-chars-ok more",
+        "viewer root sixteen-chars-ok",
+        "viewer Reader sixteen-chars-ok",
+        "<b>viewer</b> reader sixteen-chars-ok",
     ],
 )
 def test_a_line_that_cannot_be_understood_grants_nothing_and_harms_no_other(tmp_path: Path, line: str) -> None:
-    found = tokens(tmp_path, f"{line}\nomar operator another-token-ok!\n")
+    found = tokens(tmp_path, f"{line}\noncall operator another-token-ok!\n")
     assert found.authenticate("sixteen-chars-ok") is None
-    assert found.authenticate("another-token-ok!") == Principal("omar", Role.OPERATOR)
+    assert found.authenticate("another-token-ok!") == Principal("oncall", Role.OPERATOR)
 
 
 def test_short_tokens_can_be_guessed_and_are_refused(tmp_path: Path) -> None:
-    assert tokens(tmp_path, "ruth reader fifteen-chars-x").authenticate("fifteen-chars-x") is None
+    assert tokens(tmp_path, "viewer reader fifteen-chars-x").authenticate("fifteen-chars-x") is None
 
 
 def test_one_token_for_two_holders_belongs_to_neither(tmp_path: Path) -> None:
-    found = tokens(tmp_path, "ruth reader sixteen-chars-ok\nada admin sixteen-chars-ok\n")
+    found = tokens(tmp_path, "viewer reader sixteen-chars-ok\nplatform admin sixteen-chars-ok\n")
     assert found.authenticate("sixteen-chars-ok") is None
 
 
 def test_two_tokens_of_one_holder_both_work_while_they_are_rotated(tmp_path: Path) -> None:
-    found = tokens(tmp_path, "ruth reader the-older-token-1\nruth reader the-newer-token-2\n")
+    found = tokens(tmp_path, "viewer reader the-older-token-1\nviewer reader the-newer-token-2\n")
     assert found.authenticate("the-older-token-1") == found.authenticate("the-newer-token-2") != None  # noqa: E711
 
 

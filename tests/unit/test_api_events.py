@@ -29,12 +29,12 @@ def world(tmp_path: Path) -> World:
 
 @pytest.fixture
 def client(world: World) -> TestClient:
-    return TestClient(world.app(), headers=bearer("ruth"))
+    return TestClient(world.app(), headers=bearer("viewer"))
 
 
 @pytest.fixture
 def agent(world: World) -> TestClient:
-    return TestClient(world.app(), headers=bearer("ctl"))
+    return TestClient(world.app(), headers=bearer("slurmctl"))
 
 
 def messages(client: TestClient, query: str) -> list[str]:
@@ -45,7 +45,7 @@ def messages(client: TestClient, query: str) -> list[str]:
 
 def test_events_forwards_and_from_the_end(world: World, client: TestClient) -> None:
     for number in range(1, 5):
-        world.ledger.pause(f"pause {number}", actor="omar", at=world.clock.now())
+        world.ledger.pause(f"pause {number}", actor="oncall", at=world.clock.now())
     first = ["policy version 1: first"]
     pauses = [f"pause {number}" for number in range(1, 5)]
     assert messages(client, "?after=0") == first + pauses
@@ -88,7 +88,7 @@ def test_the_most_nodes_that_slurm_can_ever_own(tmp_path: Path, max_nodes: int |
     world = World(tmp_path / "tokens")
     pool = {**POLICY["pools"][0], "slurm": {"max_nodes": max_nodes}, "kubernetes": {"floor_nodes": floor}}
     world.share({"pools": [pool]})
-    fence = TestClient(world.app(), headers=bearer("ctl")).get("/v1/slurm/fence").json()
+    fence = TestClient(world.app(), headers=bearer("slurmctl")).get("/v1/slurm/fence").json()
     assert fence["policy"]["h100"]["max_nodes"] == most
 
 
@@ -163,7 +163,7 @@ def test_waiting_clients_hold_no_thread_and_are_bounded(world: World) -> None:
 
     async def scenario() -> None:
         transport = httpx.ASGITransport(app)
-        async with httpx.AsyncClient(transport=transport, base_url="http://broker", headers=bearer("ruth")) as client:
+        async with httpx.AsyncClient(transport=transport, base_url="http://broker", headers=bearer("viewer")) as client:
             poll = "/v1/events?after=1&wait_s=30"
             waiting = [asyncio.create_task(client.get(poll)) for _ in range(64)]
             await until(lambda: app.state.changes.waiting == 64, "64 requests did not come to wait")
@@ -171,7 +171,7 @@ def test_waiting_clients_hold_no_thread_and_are_bounded(world: World) -> None:
             refused = await client.get(poll)
             assert (refused.status_code, refused.headers["Retry-After"]) == (503, "1")
             assert (await client.get("/v1/events?after=0&wait_s=0")).status_code in (200, 503)
-            world.ledger.pause("x", actor="omar", at=world.clock.now())
+            world.ledger.pause("x", actor="oncall", at=world.clock.now())
             answers = await asyncio.wait_for(asyncio.gather(*waiting), DEADLINE_S)
             assert {len(answer.json()["items"]) for answer in answers} == {1}
             assert app.state.changes.waiting == 0

@@ -27,7 +27,7 @@ def world(tmp_path: Path) -> World:
 
 @pytest.fixture
 def client(world: World) -> TestClient:
-    return TestClient(world.app(), headers=bearer("omar"))
+    return TestClient(world.app(), headers=bearer("oncall"))
 
 
 ORDER = {"nodes": ["gpu-[1-2]"], "destination": "kubernetes", "reason": "launch day"}
@@ -110,7 +110,7 @@ def test_one_handoff_with_the_time_in_each_step(world: World, client: TestClient
     found = client.get("/v1/handoffs/h1").json()
     assert [(step["step"], step["duration_s"]) for step in found["steps"]] == [("close", 5), ("empty", 65)]
     assert [event["message"] for event in found["events"]] == ["gpu-1: close", "gpu-1: empty"]
-    assert (found["requested_by"], found["generation"], found["ended_at"]) == ("omar", 1, None)
+    assert (found["requested_by"], found["generation"], found["ended_at"]) == ("oncall", 1, None)
 
 
 def test_an_ended_handoff_is_found_and_its_clock_has_stopped(world: World, client: TestClient) -> None:
@@ -135,7 +135,7 @@ def test_an_accepted_order_is_201(world: World, client: TestClient) -> None:
         "nodes": ["gpu-1", "gpu-2"],
         "destination": "kubernetes",
         "reason": "launch day",
-        "requested_by": "omar",
+        "requested_by": "oncall",
         "requested_at": "2026-03-02T12:00:00Z",
         "state": "accepted",
         "answer": "2 handoffs begin",
@@ -212,8 +212,8 @@ def test_pause_and_resume_write_who_and_why(world: World, client: TestClient) ->
     assert client.post("/v1/resume").json() == {"paused": ""}
     assert world.ledger.read().paused == ""
     log = [(event.kind, event.message, event.actor) for event in world.ledger.events(after=0, limit=100)]
-    assert ("paused", "switch maintenance", "omar") in log
-    assert [kind for kind, _, actor in log if actor == "omar"] == ["paused", "unpaused"]
+    assert ("paused", "switch maintenance", "oncall") in log
+    assert [kind for kind, _, actor in log if actor == "oncall"] == ["paused", "unpaused"]
 
 
 def test_status(world: World, client: TestClient) -> None:

@@ -21,7 +21,7 @@ def world(tmp_path: Path) -> World:
 
 @pytest.fixture
 def client(world: World) -> TestClient:
-    return TestClient(world.app(), headers=bearer("ada"))
+    return TestClient(world.app(), headers=bearer("platform"))
 
 
 def changed(**pool: Any) -> dict[str, Any]:
@@ -58,8 +58,8 @@ def test_history_says_who_when_and_why(world: World, client: TestClient) -> None
     client.put("/v1/policy", json={"pools": []}, headers={"If-Match": '"1"'}, params={"note": "over"})
     versions = client.get("/v1/policy/history").json()["items"]
     assert [(each["version"], each["author"], each["note"], each["at"]) for each in versions] == [
-        (2, "ada", "over", "2026-03-02T12:01:00Z"),
-        (1, "ada", "first", "2026-03-02T12:00:00Z"),
+        (2, "platform", "over", "2026-03-02T12:01:00Z"),
+        (1, "platform", "first", "2026-03-02T12:00:00Z"),
     ]
     assert versions[1]["policy"]["pools"][0]["name"] == "h100"
 

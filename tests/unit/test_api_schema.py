@@ -37,7 +37,7 @@ def schema(tmp_path_factory: pytest.TempPathFactory) -> Any:
 BOUNDED = settings(max_examples=20, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 
 
-@pytest.mark.parametrize("holder", ["ada", "ctl"])
+@pytest.mark.parametrize("holder", ["platform", "slurmctl"])
 @pytest.mark.parametrize("mode", list(GenerationMode))
 def test_the_api_keeps_its_word(schema: Any, holder: str, mode: GenerationMode) -> None:
     operations = [found.ok() for found in schema.get_all_operations()]

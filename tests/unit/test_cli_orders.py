@@ -29,7 +29,7 @@ def world(tmp_path: Path) -> World:
 
 @pytest.fixture
 def terminal(world: World, tmp_path: Path) -> Terminal:
-    return Terminal(world, tmp_path, "ada")
+    return Terminal(world, tmp_path, "platform")
 
 
 # --- orders ---
@@ -48,7 +48,7 @@ def test_an_accepted_order(world: World, terminal: Terminal, command: str, desti
         ("gpu-1", "gpu-2", "gpu-4"),
         destination,
         "launch day",
-        "ada",
+        "platform",
     )
 
 
@@ -92,10 +92,10 @@ def test_pause_and_resume(world: World, terminal: Terminal) -> None:
 
 
 def test_a_role_that_may_not(world: World, tmp_path: Path) -> None:
-    result = Terminal(world, tmp_path, "ruth").run("pause", "x")
+    result = Terminal(world, tmp_path, "viewer").run("pause", "x")
     assert result.exit_code == 1
     assert result.stderr == (
-        "error: refused: ruth has role reader; this needs operator\n"
+        "error: refused: viewer has role reader; this needs operator\n"
         "  where: POST http://broker/v1/pause\n"
         "  remedy: use a token with that role: --token-file or BRIDGE_CLIENT_TOKEN_FILE\n"
     )
@@ -111,7 +111,7 @@ def test_a_token_that_the_broker_does_not_know(terminal: Terminal) -> None:
 
 
 def test_a_token_file_may_hold_a_whole_line_of_the_brokers(world: World, terminal: Terminal) -> None:
-    terminal.token_file.write_text(f"ada admin {TOKENS['ada'][1]}\n")
+    terminal.token_file.write_text(f"platform admin {TOKENS['platform'][1]}\n")
     assert terminal.run("nodes").exit_code == 0
 
 
@@ -219,7 +219,7 @@ def test_check_then_apply(world: World, terminal: Terminal, tmp_path: Path) -> N
         f"version 1 is in force: 4 nodes\n{joining}"
     )
     assert [(version, author, note) for version, _, author, note, _ in world.ledger.policy_history(9)] == [
-        (1, "ada", "first pool")
+        (1, "platform", "first pool")
     ]
 
 
@@ -236,12 +236,12 @@ def test_history(world: World, terminal: Terminal) -> None:
     world.share()
     world.clock.pass_s(90_000)
     assert terminal.shown("policy", "history") == (
-        "VERSION  AGO    BY   NOTE   POOLS\n1        1d01h  ada  first  h100\n"
+        "VERSION  AGO    BY        NOTE   POOLS\n1        1d01h  platform  first  h100\n"
     )
 
 
 def test_a_reader_may_check_but_not_apply(world: World, tmp_path: Path) -> None:
-    reader, file = Terminal(world, tmp_path, "ruth"), policy_file(tmp_path, GOOD)
+    reader, file = Terminal(world, tmp_path, "viewer"), policy_file(tmp_path, GOOD)
     assert reader.run("policy", "check", file).exit_code == 0
     assert reader.run("policy", "apply", file).exit_code == 1
 

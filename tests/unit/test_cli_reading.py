@@ -31,7 +31,7 @@ def world(tmp_path: Path) -> World:
 
 @pytest.fixture
 def terminal(world: World, tmp_path: Path) -> Terminal:
-    return Terminal(world, tmp_path, "ruth")
+    return Terminal(world, tmp_path, "viewer")
 
 
 def busy(world: World) -> None:
@@ -80,7 +80,7 @@ def test_one_node(world: World, terminal: Terminal) -> None:
 
 
 def test_no_nodes_says_how_to_get_some(tmp_path: Path) -> None:
-    terminal = Terminal(World(tmp_path / "other-tokens"), tmp_path, "ruth")
+    terminal = Terminal(World(tmp_path / "other-tokens"), tmp_path, "viewer")
     assert terminal.shown("nodes") == "no node is shared: apply a policy with `bridgectl policy apply FILE`\n"
 
 
@@ -92,8 +92,8 @@ def test_handoffs(world: World, terminal: Terminal) -> None:
     world.clock.pass_s(3600)
     assert terminal.shown("handoffs") == text("""
         ID  NODE   TO          STEP      BEGAN  TOOK   NOTE                                       REASON      BY
-        h4  gpu-4  kubernetes  returned  1h01m  1m10s  the source did not get empty in time       launch day  omar
-        h2  gpu-2  kubernetes  empty     1h01m  1h01m  job 17 runs until 12:40; job 18 completes  launch day  omar
+        h4  gpu-4  kubernetes  returned  1h01m  1m10s  the source did not get empty in time       launch day  oncall
+        h2  gpu-2  kubernetes  empty     1h01m  1h01m  job 17 runs until 12:40; job 18 completes  launch day  oncall
     """)
     only = terminal.shown("handoffs", "--node", "gpu-4")
     assert [line.split()[0] for line in only.splitlines()] == ["ID", "h4"]
@@ -106,7 +106,7 @@ def test_one_handoff(world: World, terminal: Terminal) -> None:
         node       gpu-2: slurm to kubernetes
         step       empty
         lease      k3v9q2m8, generation 2
-        reason     launch day (by omar)
+        reason     launch day (by oncall)
         began      1m10s ago
         deadline   in 1h00m
         waits for  job 17 runs until 12:40; job 18 completes
@@ -124,7 +124,7 @@ def test_one_handoff(world: World, terminal: Terminal) -> None:
 def test_status(world: World, terminal: Terminal) -> None:
     busy(world)
     world.clock.pass_s(2)
-    world.ledger.pause("switch maintenance", actor="omar", at=NOON)
+    world.ledger.pause("switch maintenance", actor="oncall", at=NOON)
     assert terminal.shown("status") == text("""
         slurm       fresh, read 2s ago
         kubernetes  fresh, read 2s ago
@@ -171,13 +171,13 @@ def test_plan(world: World, terminal: Terminal) -> None:
 
 def test_events(world: World, terminal: Terminal) -> None:
     world.clock.pass_s(65)
-    world.ledger.pause("storage", actor="omar", at=world.clock.now())
+    world.ledger.pause("storage", actor="oncall", at=world.clock.now())
     assert terminal.shown("events") == text("""
         AGO    KIND    MESSAGE                  BY
-        1m05s  policy  policy version 1: first  ada
-        0s     paused  storage                  omar
+        1m05s  policy  policy version 1: first  platform
+        0s     paused  storage                  oncall
     """)
-    assert terminal.shown("events", "--limit", "1").splitlines()[1].split() == ["0s", "paused", "storage", "omar"]
+    assert terminal.shown("events", "--limit", "1").splitlines()[1].split() == ["0s", "paused", "storage", "oncall"]
 
 
 def test_following_events_begins_with_the_newest_and_misses_none(world: World, terminal: Terminal) -> None:
@@ -189,7 +189,7 @@ def test_following_events_begins_with_the_newest_and_misses_none(world: World, t
             polls += 1
             if polls > 2:
                 raise KeyboardInterrupt
-            world.ledger.pause(f"pause {polls}", actor="omar", at=NOON + timedelta(seconds=polls))
+            world.ledger.pause(f"pause {polls}", actor="oncall", at=NOON + timedelta(seconds=polls))
 
     terminal.wire.before = at_a_long_poll
     assert terminal.shown("events", "--follow") == text("""
@@ -204,7 +204,7 @@ def test_following_events_as_json_is_one_document_a_line(world: World, terminal:
         if "wait_s" in request.url.params:
             raise KeyboardInterrupt
 
-    world.ledger.pause("x", actor="omar", at=NOON)
+    world.ledger.pause("x", actor="oncall", at=NOON)
     terminal.wire.before = stop
     lines = terminal.shown("events", "--follow", "-o", "json").splitlines()
     assert [json.loads(line)["kind"] for line in lines] == ["policy", "paused"]
@@ -215,7 +215,7 @@ def test_watching_handoffs_until_they_end(world: World, terminal: Terminal, end:
     handoff = world.begin("gpu-2", "h2", blockers=("job 17 runs",))
     changes = iter(
         [
-            replace(handoff, step=Step.CLEAN, blockers=("process 7 (python, carol) holds /dev/nvidia0",)),
+            replace(handoff, step=Step.CLEAN, blockers=("process 7 (python, user7) holds /dev/nvidia0",)),
             replace(handoff, step=end, blockers=(), ended_at=NOON + timedelta(seconds=5), outcome="that is all"),
         ]
     )
@@ -232,7 +232,7 @@ def test_watching_handoffs_until_they_end(world: World, terminal: Terminal, end:
     result = terminal.run("handoffs", "--watch", "--node", "gpu-2")
     assert result.stdout == text(f"""
           1m10s  gpu-2  empty to kubernetes  job 17 runs
-          1m10s  gpu-2  clean to kubernetes  process 7 (python, carol) holds /dev/nvidia0
+          1m10s  gpu-2  clean to kubernetes  process 7 (python, user7) holds /dev/nvidia0
           1m15s  gpu-2  {end} to kubernetes  that is all
     """).replace("1m1", "  1m1")
     assert result.exit_code == exit_code
