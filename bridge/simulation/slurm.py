@@ -75,20 +75,30 @@ class SimulatedSlurm(Slurmctld):
     def release(self, nodes: Collection[str], reservation: str) -> None:
         self._write_whole("release", reservation, nodes, self._unreserve)
 
+    def closed_by_bridge(self, name: str) -> bool:
+        """A latch of the bridge's own stands; a person's drain or reservation is none."""
+        node = self._node(name)
+        return name in self._held() or (node.drained and not self._foreign(node))
+
     # --- reading ---
 
     def _look(self) -> SlurmObservation:
         if not self._controller_up:
             raise Unreadable("slurm.observe", "slurmctld does not answer")
         self._shown = {node.name: node.reason for node in self._nodes.values() if self._foreign(node)}
-        ours = (nodes for name, nodes in self._reservations.items() if name.startswith(OURS))
         return SlurmObservation(
             read_at=self._clock.now(),
             nodes={name: self._show_node(node) for name, node in self._nodes.items()},
             jobs=tuple(self._show_job(job) for job in self._live.values() if self._visible(job)),
-            held=frozenset(name for nodes in ours for name in nodes),
+            held=self._held(),
             controller_started_at=self._controller_started_at,
         )
+
+    def _held(self) -> frozenset[str]:
+        ours = (nodes for name, nodes in self._reservations.items() if name.startswith(OURS))
+        return frozenset(name for nodes in ours for name in nodes)
+
+    # --- writing ---
 
     def _write(self, call: str, nodes: Collection[str], effect: Callable[[SlurmdNode], None]) -> None:
         """One effect a node. What the bridge was shown is taken now, not when a late effect lands."""

@@ -186,9 +186,13 @@ class World:
         """Nodes that were once closed on a side and on which, at this moment, both sides could start work."""
         found = []
         for node in self.nodes:
-            if not (self.slurm.open(node.slurm_name) and self.kube.open(node.kube_name)):
+            if self.slurm.closed_by_bridge(node.slurm_name) or not self.kube.open(node.kube_name):
                 self._adopted.add(node.name)
-            elif node.name in self._adopted - self.excused and node.slurm_name not in self.slurm.fence:
+            elif (
+                node.name in self._adopted - self.excused
+                and self.slurm.open(node.slurm_name)
+                and node.slurm_name not in self.slurm.fence
+            ):
                 found.append(node.name)
         return tuple(found)
 
