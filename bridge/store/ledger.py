@@ -31,8 +31,8 @@ from bridge.store.tables import requests as request_rows
 
 def read(connection: Connection) -> LedgerState:
     version, policy = policies.current(connection)
-    records = {row.name: rows.record(row) for row in connection.execute(_INVENTORY)}
-    standing = map(rows.closure, connection.execute(select(*rows.CLOSURE)))
+    records = {row.name: rows.record(row) for row in connection.execute(_INVENTORY).all()}
+    standing = map(rows.closure, connection.execute(select(*rows.CLOSURE)).all())
     ack = connection.execute(select(fence_ack.c.generation, fence_ack.c.at)).one_or_none()
     return LedgerState(
         policy=policy,
@@ -41,8 +41,8 @@ def read(connection: Connection) -> LedgerState:
         # The largest one committed, not the sequence's last: the fence file can show only what is in this very view.
         generation=connection.execute(select(func.coalesce(func.max(leases.c.generation), 0))).scalar_one(),
         nodes=by_key(records),
-        leases=by_key({row.node: rows.lease(row) for row in connection.execute(_LIVE_LEASES)}),
-        handoffs=by_key({row.node: rows.handoff(row) for row in connection.execute(_LIVE_HANDOFFS)}),
+        leases=by_key({row.node: rows.lease(row) for row in connection.execute(_LIVE_LEASES).all()}),
+        handoffs=by_key({row.node: rows.handoff(row) for row in connection.execute(_LIVE_HANDOFFS).all()}),
         closures=by_key({(each.node, each.side): each for each in standing if each.node in records}),
         requests=requests.pending(connection),
         fence_ack=None if ack is None else FenceAck(ack.generation, ack.at),
@@ -74,7 +74,7 @@ def by_id(connection: Connection, id: str) -> Handoff | None:
 
 def seen(connection: Connection) -> dict[tuple[str, Side], PutSighting]:
     query = select(*rows.SIGHTING).join(nodes).where(nodes.c.removed_at.is_(None))
-    return {(row.node, Side(row.side)): rows.sighting(row) for row in connection.execute(query)}
+    return {(row.node, Side(row.side)): rows.sighting(row) for row in connection.execute(query).all()}
 
 
 # --- commit: load what is touched, decide in memory, write it back in one batch a table ---

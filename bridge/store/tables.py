@@ -252,6 +252,5 @@ events = Table(
     Column("handoff", Text),
     Column("lease", Text),
     Column("data", JSONB, nullable=False, server_default="{}"),
-    CheckConstraint("kind <> ''", name="kind"),
     Index("ix_events_handoff_id", "handoff", "id", postgresql_where=text("handoff IS NOT NULL")),
 )

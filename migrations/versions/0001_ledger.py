@@ -317,7 +317,6 @@ def _for_people() -> None:
         sa.Column("handoff", sa.Text(), nullable=True),
         sa.Column("lease", sa.Text(), nullable=True),
         sa.Column("data", postgresql.JSONB(astext_type=sa.Text()), server_default="{}", nullable=False),
-        sa.CheckConstraint("kind <> ''", name=op.f("ck_events_kind")),
         sa.PrimaryKeyConstraint("id", name=op.f("pk_events")),
     )
     op.create_index(
