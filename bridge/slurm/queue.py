@@ -99,11 +99,13 @@ class JobQueue:
 
     def _learn(self, id: int, states: frozenset[str]) -> None:
         source = f"Slurm job {id}"
-        found = reading.jobs(self._client.read(f"job/{id}"), source)
-        # An array answers for its running tasks too, and a het leader for its components: each has its own place here.
-        own = tuple(job for job in found if job.id == id)
-        if not own and not _only_pending(states):
+        answer = self._client.read(f"job/{id}")
+        listed = any(record.get("job_id") == id for record in reading.records(answer, "jobs", source))
+        if not listed and not _only_pending(states):
             raise Unreadable(source, "it is in the queue, and yet Slurm has no record of it")
+        # An array answers for its running tasks too, and a het leader for its components: each has its own place here.
+        # A job that ended since its state was read leaves nothing.
+        own = tuple(job for job in reading.jobs(answer, source) if job.id == id)
         self._known[id] = _Known(states, own, self._monotonic_s())
 
 

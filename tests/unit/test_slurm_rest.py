@@ -630,3 +630,9 @@ def test_a_busy_job_without_a_record_is_unknown(long_queue: Bench) -> None:
     long_queue.server.faults["GET job/2"] = lambda request: Slurmrestd.answer(jobs=[])
     with pytest.raises(Unreadable, match="no record of it"):
         long_queue.driver.observe()
+
+
+def test_a_busy_job_that_ended_between_two_reads_is_gone(long_queue: Bench) -> None:
+    over = job(2, "COMPLETED", nodes="gpu-2")
+    long_queue.server.faults["GET job/2"] = lambda request: Slurmrestd.answer(jobs=[over])
+    assert {job.id for job in long_queue.driver.observe().jobs if job.nodes} == {1, 3}
