@@ -112,14 +112,16 @@ class Controller:
         self._measure(leads)
 
     def close(self) -> None:
-        """Finish what is being worked on, then give the Lease back."""
+        """Finish what is being worked on, then give the Lease back; it runs out instead while a call may linger."""
         for view in self._views:
             view.close()
         self._queue.close()
+        deadline_s = self._monotonic_s() + LEASE_DURATION_S
         for worker in self._workers:
             if worker.is_alive():
-                worker.join(_MOST_WORK_S)
-        self._election.resign()
+                worker.join(max(0.0, deadline_s - self._monotonic_s()))
+        if not any(worker.is_alive() for worker in self._workers):
+            self._election.resign()
 
     # --- health ---
 

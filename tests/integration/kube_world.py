@@ -10,7 +10,7 @@ import itertools
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, TypeVar
@@ -40,18 +40,27 @@ class WallClock:
 class Cluster:
     """What all tests of a module share: the control plane, the broker's port, a running node controller."""
 
-    def __init__(self, plane: ControlPlane, kube: KubeApi, admin: Connection) -> None:
+    def __init__(self, plane: ControlPlane, kube: KubeApi, admin: Connection, controller_api: Connection) -> None:
         self.plane = plane
         self.kube = kube
         self.admin = admin
+        self._controller_api = controller_api
+        self._controller = ExitStack()
         self._numbers = itertools.count(1)
+
+    def start_controller(self) -> None:
+        self._controller.enter_context(running_controller(self._controller_api, f"replica-{next(self._numbers)}"))
+        eventually("the heartbeat is seen", lambda: _alive(self.kube))
+
+    def stop_controller(self) -> None:
+        self._controller.close()
 
     def world(self) -> RealKubeWorld:
         return RealKubeWorld(self, f"gpu-{next(self._numbers)}.test")
 
 
 @contextmanager
-def running_controller(api: Connection, holder: str = "one") -> Iterator[Controller]:
+def running_controller(api: Connection, holder: str) -> Iterator[Controller]:
     """A node controller, ticked by a thread as its process does, until the end of the block."""
     settings = NodeControllerSettings()
     controller = Controller(api, settings, holder=holder, monotonic_s=time.monotonic, now=WallClock().now)
@@ -80,9 +89,10 @@ def running_cluster(plane: ControlPlane) -> Iterator[Cluster]:
     kube = KubeApi.connect(KubeSettings(kubeconfig=plane.kubeconfig_of("bridge-broker")), WallClock())
     controller_api = Connection.open(plane.kubeconfig_of("node-controller"), timeout_s=10)
     try:
-        with running_controller(controller_api):
-            eventually("the heartbeat is seen", lambda: _alive(kube))
-            yield Cluster(plane, kube, admin)
+        cluster = Cluster(plane, kube, admin, controller_api)
+        cluster.start_controller()
+        yield cluster
+        cluster.stop_controller()
     finally:
         kube.close()
         controller_api.close()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 
 import pytest
@@ -12,7 +13,7 @@ from bridge.model.kube import DeviceHolder, LoanSpec
 from bridge.model.ownership import Mark, Owner
 from tests.contracts.kube import KubePortContract
 from tests.integration.control_plane import control_plane, kube_binary
-from tests.integration.kube_world import Cluster, RealKubeWorld, pod_body, running_cluster
+from tests.integration.kube_world import Cluster, RealKubeWorld, pod_body, running_cluster, running_controller
 
 LEASE = "lease0001"
 OUR_TAINT = {"key": names.TAINT, "value": LEASE, "effect": "NoSchedule"}
@@ -348,6 +349,56 @@ def test_an_open_node_without_its_gpus_says_so(world: RealKubeWorld) -> None:
     world.set_ready("True", reason="KubeletReady", gpus=8)
     world.until("open and usable", lambda: world.seen().status.phase == "Open")
     assert world.seen().status.gpus_allocatable == 8
+
+
+# --- restarts and replicas ---
+
+
+@pytest.mark.parametrize("half_done", ["taint", "fence"])
+def test_what_a_dead_controller_left_half_done_is_finished(world: RealKubeWorld, half_done: str) -> None:
+    mark = Mark(LEASE, 2, 5)
+    world.cluster.stop_controller()
+    try:
+        world.kube.want([loan(world, Owner.BRIDGE, 5, nonce="n1")])
+        if half_done == "taint":
+            annotations = {names.MARK: str(mark)}
+            world.patch_node({"metadata": {"annotations": annotations}, "spec": {"taints": [OUR_TAINT]}})
+        else:
+            patch = {"spec": {"closed": {world.node: str(mark)}}}
+            world.admin.call("PATCH", f"{names.FENCES}/shared", body=patch, content_type="application/merge-patch+json")
+        world.until("the broker sees that nobody answers", lambda: not world.kube.observe().controller_alive)
+    finally:
+        world.cluster.start_controller()
+    proof(world, "n1")
+    assert OUR_TAINT in world.taints()
+    assert fence_entry(world) == str(mark)
+
+
+def test_a_second_replica_takes_over_when_the_first_ends(world: RealKubeWorld) -> None:
+    cluster = world.cluster
+    api = Connection.open(cluster.plane.kubeconfig_of("node-controller"), timeout_s=10)
+    with running_controller(api, "standby"):
+        world.settle()
+        assert holder(world) != "standby"
+        cluster.stop_controller()
+        world.until("the standby leads", lambda: holder(world) == "standby")
+        close(world)
+    cluster.start_controller()
+
+
+def holder(world: RealKubeWorld) -> str:
+    lease = world.admin.call("GET", names.lease_path(names.NAMESPACE, names.CONTROLLER_LEASE))
+    return str(lease["spec"].get("holderIdentity"))
+
+
+def test_a_wave_of_nodes_is_closed_and_proved_in_seconds(cluster: Cluster) -> None:
+    """The bound is far above what is measured (4 s on two busy cores): it catches a node that waits for a re-list."""
+    worlds = [cluster.world() for _ in range(30)]
+    began_s = time.monotonic()
+    cluster.kube.want([loan(world, Owner.BRIDGE, 5, nonce="n1") for world in worlds])
+    for world in worlds:
+        proof(world, "n1")
+    assert time.monotonic() - began_s < 40
 
 
 # --- who may do what ---
