@@ -144,6 +144,9 @@ class _Pool:
         found = obstacle(place, source)
         if found:
             return found
+        theirs = place.sight.side(source.other).foreign
+        if theirs:
+            return f"of no use there: {theirs} on the {source.other} side"
         backoff = place.record.backoff_until
         if backoff is not None and self.now < backoff:
             return f"left alone for {(backoff - self.now).total_seconds():.0f} s more after a failed handoff"

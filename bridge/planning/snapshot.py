@@ -91,7 +91,10 @@ def owned_usable(places: tuple[Place, ...], side: Side) -> int:
 
 
 def obstacle(place: Place, source: Side) -> str:
-    """Why a node may not be taken from `source` at all, by anybody; empty when it may."""
+    """Why a node may not be taken from `source` at all, by anybody; empty when it may.
+
+    A person's mark on the side that it goes to is no obstacle: the node goes back to whoever made it, still marked.
+    """
     if place.handoff is not None:
         return f"in motion to {place.handoff.destination} ({place.handoff.step})"
     if place.lease.owner not in (source.owner, Owner.BRIDGE):
@@ -100,7 +103,7 @@ def obstacle(place: Place, source: Side) -> str:
     for side, facts in ((source, leaving), (source.other, entering)):
         if not facts.known:
             return f"UNKNOWN on the {side} side: {facts.unknown}"
-        if facts.foreign:
+        if facts.foreign and side is source:
             return f"{facts.foreign} on the {side} side"
         if facts.stray_mark is not None:
             return f"carries {facts.stray_mark} on the {side} side, which the ledger does not know"

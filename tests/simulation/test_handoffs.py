@@ -86,7 +86,7 @@ def test_an_admins_drain_during_a_loan_is_still_there_after_the_return() -> None
     fleet.world.slurm.admin_drain("gpu-1", "bad DIMM")
     fleet.run_for(5)
     fleet.order(Side.SLURM, "gpu-1")
-    fleet.run_for(5)
+    fleet.run_until(lambda: "gpu-1" in fleet.owned(Owner.SLURM), "gpu-1 is Slurm's again")
     node = fleet.world.slurm.node("gpu-1")
     assert "DRAIN" in node.states
     assert node.reason == "bad DIMM"
