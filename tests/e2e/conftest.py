@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.testbed import REPOSITORY, STATE, Json, Testbed, run
+from tests.e2e.testbed import REPOSITORY, STATE, Json, Testbed
 
 REPORT = REPOSITORY / "build" / "e2e" / "handoffs.json"
 MEASURED: dict[str, list[float]] = {"to_kubernetes": [], "to_slurm": []}
@@ -36,7 +36,8 @@ def testbed(_testbed: Testbed) -> Iterator[Testbed]:
     """Everything home and idle; afterwards, no GPU was held twice."""
     for service in ("slurmrestd", "kube", "broker"):
         _testbed.unpause(service)
-    run("docker", "compose", "--profile", "bridge", "up", "--detach", "--no-recreate", timeout_s=180)
+    for service in ("broker", "slurm-agent"):
+        _testbed.start(service)
     _testbed.reset()
     yield _testbed
     assert _testbed.evidence() == "", "a GPU was held by two at once"

@@ -34,6 +34,11 @@ def kube_name(node: str) -> str:
     return f"{node}.testbed"
 
 
+def container(service: str) -> str:
+    """Compose's own name of a service's container. (Compose itself would wait for whatever the service depends on.)"""
+    return f"skb-{service}-1"
+
+
 def run(*command: str, stdin: str = "", check: bool = True, timeout_s: float = 60) -> str:
     """Standard output of a command; what it said on failure is in the error."""
     done = subprocess.run(
@@ -217,6 +222,12 @@ class Bridge:
         found: Json = answer.json()
         return found
 
+    def order_once_sighted(self, destination: str, *nodes: str) -> None:
+        body = {"nodes": list(nodes), "destination": destination, "reason": "e2e"}
+        answer = self.call("POST", "/v1/handoffs", json=body)
+        if answer.status_code not in (201, 202):
+            raise NotYet(answer.text)
+
     def handoffs(self, **query: Any) -> list[Json]:
         return list(self.get("/v1/handoffs?" + "&".join(f"{k}={v}" for k, v in query.items()))["items"])
 
@@ -258,16 +269,19 @@ class Testbed:
 
     def kill(self, service: str) -> None:
         """SIGKILL to a whole container, as a power cut would."""
-        run("docker", "compose", "kill", "--signal", "KILL", service)
+        run("docker", "kill", "--signal", "KILL", container(service))
 
     def start(self, service: str) -> None:
-        run("docker", "compose", "start", service)
+        run("docker", "start", container(service))
+
+    def stop(self, service: str) -> None:
+        run("docker", "stop", container(service))
 
     def pause(self, service: str) -> None:
-        run("docker", "compose", "pause", service)
+        run("docker", "pause", container(service))
 
     def unpause(self, service: str) -> None:
-        run("docker", "compose", "unpause", service, check=False)
+        run("docker", "unpause", container(service), check=False)
 
     def evidence(self) -> str:
         """Every case of two holders of one GPU since the last `forget_evidence`."""
