@@ -7,14 +7,14 @@ raise `Fenced` or `Conflict`. Each write is idempotent.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import datetime
 from typing import Protocol
 
 from bridge.model.handoff import Handoff
 from bridge.model.kube import KubeObservation, LoanSpec
-from bridge.model.ledger import Change, Event, FenceAck, LedgerState, Request
-from bridge.model.ownership import Mark, Node
+from bridge.model.ledger import Change, Event, FenceAck, LedgerState, PutSighting, Request
+from bridge.model.ownership import Mark, Node, Side
 from bridge.model.policy import Policy
 from bridge.model.slurm import SlurmObservation
 
@@ -51,6 +51,10 @@ class SlurmPort(Protocol):
 
     def release(self, nodes: Collection[str], reservation: str) -> None:
         """Take nodes out of the reservation in one call: the opening. The reservation is deleted when it gets empty."""
+        ...
+
+    def renew_reservations(self) -> Collection[str]:
+        """Give those of our reservations that come to their end a new one; the names of those renewed."""
         ...
 
 
@@ -106,6 +110,10 @@ class Ledger(Protocol):
         ...
 
     # what any replica may do
+    def sightings(self) -> Mapping[tuple[str, Side], PutSighting]:
+        """What was last seen of each node on each side, by (node name, side)."""
+        ...
+
     def apply_policy(
         self, policy: Policy, nodes: Sequence[Node], *, replaces: int, author: str, note: str, at: datetime
     ) -> int:

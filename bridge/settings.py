@@ -39,6 +39,7 @@ class KubeSettings(_Settings):
     """How Kubernetes is reached: a kubeconfig file, or the pod's own service account when there is none."""
 
     kubeconfig: Path | None = None
+    kube_namespace: str = Field(default="slurm-kube-bridge", description="Where the node controller's Lease is")
     kube_timeout_s: float = 5
     kube_max_age_s: float = Field(default=5, description="A watch view older than this is UNKNOWN")
 
@@ -55,12 +56,13 @@ class ReconcilerSettings(_Settings):
     clean_deadline_s: float = 900
     open_deadline_s: float = 120
     prove_deadline_s: float = 120
+    upkeep_every_h: float = Field(default=12, gt=0, description="How often reservations are looked at for their end")
     slurm_settle_s: float = Field(default=5, description="How long a restarted slurmctld is not believed")
     fence_stale_s: float = Field(default=15, description="A Slurm agent silent for longer is not waited for")
 
 
 class ApiSettings(_Settings):
-    """The REST API. Each line of the token file is ``<name> <role> <token>`` with role reader, operator or admin."""
+    """The REST API. Lines of the token file are ``<name> <role> <token>``; roles: reader, operator, admin, agent."""
 
     api_host: str = "127.0.0.1"
     api_port: int = 8080
@@ -82,6 +84,9 @@ class InspectorSettings(_Settings):
     inspector_devices: tuple[str, ...] = Field(
         default=("/dev/nvidia[0-9]*", "/dev/nvidiactl", "/dev/nvidia-uvm"), description="Globs of GPU device files"
     )
+    inspector_ignored: tuple[str, ...] = Field(
+        default=("/usr/bin/nvidia-persistenced",), description="Programs that hold GPU devices by profession"
+    )
     inspector_recheck_s: float = 0.5
 
 
@@ -91,7 +96,7 @@ class AgentSettings(_Settings):
     agent_url: str = "http://localhost:8080"
     agent_token_file: Path = Path("/etc/slurm-bridge/agent-token")
     agent_dir: Path = Path("/var/lib/slurm-bridge")
-    agent_poll_s: float = 20
+    agent_poll_s: float = Field(default=5, description="The longest wait for news; below the broker's fence_stale_s")
 
 
 class ClientSettings(_Settings):

@@ -13,6 +13,7 @@ from datetime import UTC, datetime
 
 import structlog
 import uvicorn
+from apscheduler.schedulers.background import BackgroundScheduler
 
 from bridge import logs
 from bridge.api.app import create_app
@@ -135,7 +136,8 @@ def serve() -> None:
     clock = SystemClock()
     ledger = open_ledger(StoreSettings())
     slurm, kubernetes = SlurmRestDriver(SlurmSettings(), now=clock.now), KubeApi.connect(KubeSettings(), clock)
-    reconciler = make_reconciler(ledger, slurm, kubernetes, ReconcilerSettings(), clock=clock)
+    settings = ReconcilerSettings()
+    reconciler = make_reconciler(ledger, slurm, kubernetes, settings, clock=clock)
     app = create_app(
         ApiDependencies(
             ledger=ledger,
@@ -147,6 +149,7 @@ def serve() -> None:
         )
     )
     bell, stop = Bell(), threading.Event()
+    timetable = start_timetable(reconciler, bell, settings)
     ledger.watch(bell.ring)
     kubernetes.watch(bell.ring)
     loop = threading.Thread(target=_run_or_die, args=(reconciler, bell, stop), name="reconciler", daemon=True)
@@ -154,11 +157,25 @@ def serve() -> None:
     try:
         uvicorn.run(app, host=api.api_host, port=api.api_port, log_config=None, timeout_graceful_shutdown=3)
     finally:
+        timetable.shutdown(wait=False)
         stop.set()
         bell.ring("stop")
         loop.join(timeout=10)
         kubernetes.close()
         ledger.close()
+
+
+def start_timetable(reconciler: Reconciler, bell: Bell, settings: ReconcilerSettings) -> BackgroundScheduler:
+    """What has a timetable. It only orders: the loop's own thread does the work in its next pass, if it leads."""
+
+    def order_upkeep() -> None:
+        reconciler.order_upkeep()
+        bell.ring("timetable")
+
+    scheduler = BackgroundScheduler(timezone=UTC, job_defaults={"coalesce": True, "max_instances": 1})
+    scheduler.add_job(order_upkeep, "interval", hours=settings.upkeep_every_h, next_run_time=datetime.now(UTC))
+    scheduler.start()
+    return scheduler
 
 
 def _run_or_die(reconciler: Reconciler, bell: Bell, stop: threading.Event) -> None:

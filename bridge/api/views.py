@@ -9,7 +9,7 @@ from typing import Any, Generic, TypeVar
 from pydantic import BaseModel, ConfigDict, Field
 
 from bridge.model.handoff import Handoff, Step
-from bridge.model.ledger import Event, LedgerState, Request, RequestState
+from bridge.model.ledger import Event, LedgerState, PutSighting, Request, RequestState
 from bridge.model.ownership import Closure, Lease, Owner, Side
 from bridge.model.policy import Policy
 
@@ -163,10 +163,24 @@ class NodeView(View):
         )
 
 
+class SightingView(View):
+    """What was last seen of a node on one side; with `unknown` set, nothing was."""
+
+    side: Side
+    at: datetime
+    unknown: str = Field(description="Why nothing is known of it; empty when something is")
+    facts: dict[str, Any] = Field(examples=[{"closed": False, "idle": True, "ready": True}])
+
+    @classmethod
+    def of(cls, sighting: PutSighting) -> SightingView:
+        return cls(side=sighting.side, at=sighting.at, unknown=sighting.unknown, facts=sighting.summary)
+
+
 class NodeDetail(NodeView):
-    """One shared node, and the broker's time when it was read."""
+    """One shared node, what was last seen of it, and the broker's time when it was read."""
 
     now: datetime
+    seen: list[SightingView]
 
 
 # --- handoffs, requests, events ---

@@ -15,6 +15,10 @@ from bridge.model.kube import DeviceHolder, Inspection
 
 MOST_HOLDERS = 200
 _RETRY_S = 0.5
+_CATCH_UP_S = 2.0
+"""How long our own answer may take to come back through the watch before it is given again."""
+
+_Question = tuple[str, Inspection | None]
 
 log = structlog.get_logger(__name__)
 
@@ -35,6 +39,9 @@ class Inspector:
         self._node = node
         self._scan = scan
         self._recheck_s = recheck_s
+        self._monotonic_s = monotonic_s
+        self._answered: tuple[_Question, float] | None = None
+        """The question as it stood when it was answered last, and when: the view shows it so for a moment longer."""
         self._bell = threading.Event()
         self._stopped = False
         self._view = View(
@@ -63,6 +70,10 @@ class Inspector:
         question = self._view.items().get(self._node)
         if question is None:
             return None
+        if self._answered is not None and self._answered[0] == question:
+            unseen_s = self._monotonic_s() - self._answered[1]
+            if unseen_s < _CATCH_UP_S:
+                return _CATCH_UP_S - unseen_s
         nonce, answer = question
         if answer is not None and answer.nonce == nonce and not answer.holders and not answer.error:
             return None
@@ -74,6 +85,7 @@ class Inspector:
         except CallFailed as error:
             log.warning("answer not written", node=self._node, problem=str(error))
             return _RETRY_S
+        self._answered = (question, self._monotonic_s())
         log.info("answered", node=self._node, nonce=nonce, holders=len(found.holders), error=found.error)
         return None if not found.holders and not found.error else self._recheck_s
 
@@ -88,5 +100,5 @@ class Inspector:
         self._api.call("PATCH", path, body={"status": resources.inspection_status(found)}, content_type=MERGE_PATCH)
 
 
-def _question(body: Json) -> tuple[str, Inspection | None]:
+def _question(body: Json) -> _Question:
     return resources.inspection_nonce(body), resources.inspection(body)

@@ -23,7 +23,8 @@ def run(settings: InspectorSettings, kube: KubeSettings) -> None:
 
     def scan() -> tuple[DeviceHolder, ...]:
         # Devices are looked up anew each time: a driver that is loaded later gives them new numbers.
-        return holders(settings.inspector_proc, devices(settings.inspector_devices, root=HOST_ROOT))
+        found = devices(settings.inspector_devices, root=HOST_ROOT)
+        return holders(settings.inspector_proc, found, ignored=settings.inspector_ignored)
 
     connection = Connection.open(kube.kubeconfig, timeout_s=kube.kube_timeout_s)
     inspector = Inspector(

@@ -15,9 +15,6 @@ from pathlib import Path
 from bridge.model.errors import Unreadable
 from bridge.model.kube import DeviceHolder
 
-IGNORED_PROGRAMS = ("/usr/bin/nvidia-persistenced",)
-"""Programs that hold the devices by profession."""
-
 _VANISHED = (errno.ENOENT, errno.ESRCH)
 
 
@@ -41,9 +38,7 @@ def devices(globs: Sequence[str], *, root: str = "") -> dict[int, str]:
     return found
 
 
-def holders(
-    proc: Path, device_paths: Mapping[int, str], *, ignored: Collection[str] = IGNORED_PROGRAMS
-) -> tuple[DeviceHolder, ...]:
+def holders(proc: Path, device_paths: Mapping[int, str], *, ignored: Collection[str] = ()) -> tuple[DeviceHolder, ...]:
     """Every (process, device) pair in the process table `proc`, by pid; this very process and `ignored` left out.
 
     A process that ends while it is looked at is no holder. One that cannot be looked at makes all `Unreadable`.

@@ -95,7 +95,13 @@ class KubeApi:
     def connect(cls, settings: KubeSettings, clock: Clock) -> KubeApi:
         """The port as the settings say. Does not wait for a first answer: until then it is `Unreadable`."""
         connection = Connection.open(settings.kubeconfig, timeout_s=settings.kube_timeout_s)
-        return cls(connection, clock, max_age_s=settings.kube_max_age_s, close=connection.close)
+        return cls(
+            connection,
+            clock,
+            max_age_s=settings.kube_max_age_s,
+            namespace=settings.kube_namespace,
+            close=connection.close,
+        )
 
     def observe(self) -> KubeObservation:
         age_s = self._age_s()

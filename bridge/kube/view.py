@@ -98,8 +98,8 @@ class View(Generic[_T]):
 
     def _fail(self, problem: str) -> None:
         with self._lock:
-            self._problem = problem
-        if not self._stop.is_set():
+            known, self._problem = self._problem, problem
+        if problem != known and not self._stop.is_set():
             log.warning("view interrupted", path=self._path, problem=problem)
 
     def _follow(self) -> None:

@@ -61,6 +61,13 @@ _NEEDS_PROOF = frozenset({Step.ADMIT, Step.ADOPT, Step.EMPTY})
 Act = Drain | Hold | Resume | Release | Want | Inspect
 
 
+def closes(act: Act) -> bool:
+    """Whether an act can only close or ask, never open: what a new leader may do before the old one's calls ended."""
+    if isinstance(act, Want):
+        return act.loan.owner is not Owner.KUBERNETES
+    return isinstance(act, (Drain, Hold, Inspect))
+
+
 @dataclass(frozen=True, slots=True)
 class Standing:
     """A node as the ledger holds it, with what was seen of it. `loan_seen` is the NodeLoan as it stands outside."""

@@ -11,7 +11,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import datetime
 
 from bridge.model.errors import Unreadable
 from bridge.model.handoff import Handoff
@@ -22,7 +22,7 @@ from bridge.model.slurm import SlurmJob, SlurmNode, SlurmObservation
 EMPTY_STATES = frozenset({"IDLE", "DRAIN", "MAINTENANCE", "RESERVED"})
 """The flags that a Slurm node may carry while it counts as empty; any other flag means work, or not knowing."""
 
-READY_STATES = frozenset({"IDLE", "ALLOCATED", "MIXED", "COMPLETING", "PLANNED", "RESERVED"})
+READY_STATES = frozenset({"IDLE", "ALLOCATED", "MIXED", "COMPLETING", "PLANNED", "RESERVED", "CLOUD", "DYNAMIC_NORM"})
 """The flags that a Slurm node may carry while it counts as offered to jobs."""
 
 INERT_JOB_STATES = frozenset(
@@ -78,7 +78,7 @@ class SideFacts:
 
 
 def slurm_facts(
-    node: Node, closure: Closure | None, seen: SlurmObservation | Unreadable, *, now: datetime, settle_s: float
+    node: Node, closure: Closure | None, seen: SlurmObservation | Unreadable, *, settle_s: float
 ) -> SideFacts:
     """Facts of the Slurm side. `settle_s` is how long a restarted slurmctld is not believed about emptiness."""
     if isinstance(seen, Unreadable):
@@ -93,7 +93,7 @@ def slurm_facts(
     foreign = f"drained by {found.reason_user or 'somebody'}: {found.reason}" if drained and mark is None else ""
     held = node.slurm_name in seen.held
     jobs = tuple(job for job in seen.jobs if node.slurm_name in job.nodes and job.state not in INERT_JOB_STATES)
-    blockers = _slurm_blockers(found, jobs, seen, now, settle_s)
+    blockers = _slurm_blockers(found, jobs, seen, settle_s)
     not_ready = _slurm_not_ready(found, node)
     return SideFacts(
         first_latch=ours,
@@ -122,7 +122,7 @@ def _is_our_drain(found: SlurmNode, mark: Mark | None, closure: Closure) -> bool
 
 
 def _slurm_blockers(
-    found: SlurmNode, jobs: tuple[SlurmJob, ...], seen: SlurmObservation, now: datetime, settle_s: float
+    found: SlurmNode, jobs: tuple[SlurmJob, ...], seen: SlurmObservation, settle_s: float
 ) -> tuple[str, ...]:
     blockers = [f"job {job.id} of {job.user} is {job.state}" for job in jobs]
     odd = sorted(found.states - EMPTY_STATES)
@@ -130,8 +130,7 @@ def _slurm_blockers(
         blockers.append(f"slurmctld shows {'+'.join(odd)}")
     if "IDLE" not in found.states and not odd:
         blockers.append(f"slurmctld shows {'+'.join(sorted(found.states)) or 'no state'}")
-    started = seen.controller_started_at
-    if started is not None and now - started < timedelta(seconds=settle_s):
+    if seen.controller_up_s is not None and seen.controller_up_s < settle_s:
         blockers.append("slurmctld has just restarted")
     return tuple(blockers)
 

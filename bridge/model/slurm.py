@@ -66,11 +66,12 @@ class SlurmObservation:
 
     Nothing partial is ever put in here: a driver that could not read everything raises `Unreadable` instead.
     `held` are the nodes inside the bridge's own reservations, one a pool (its second latch).
-    `controller_started_at` lets the core distrust what slurmctld says of nodes right after its restart.
+    `controller_up_s` lets the core distrust what slurmctld says of nodes right after its restart: an age, as the
+    clocks of two hosts may differ; None when the server does not tell.
     """
 
     read_at: datetime
     nodes: dict[str, SlurmNode]
     jobs: tuple[SlurmJob, ...] = ()
     held: frozenset[str] = frozenset()
-    controller_started_at: datetime | None = None
+    controller_up_s: float | None = None

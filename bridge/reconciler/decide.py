@@ -69,21 +69,21 @@ class Decider:
     now: datetime
     fresh: Fresh
     bounds: Bounds
+    skew: timedelta = timedelta(0)
+    """How far the wall clock was set forward since the last pass: deadlines move with it (``Bounded``)."""
     changes: list[Change] = field(default_factory=list)
     _generations: dict[str, int] = field(default_factory=dict)
     _records: dict[str, NodeRecord] = field(default_factory=dict)
 
-    def decide(self, snapshot: Snapshot, *, may_begin: bool) -> Plan:
-        """Fill `changes`. Without `may_begin` (a new leader's first seconds) nothing new is started."""
+    def decide(self, snapshot: Snapshot) -> Plan:
+        """Fill `changes`; returns what the planner said."""
         self._read_closures_back()
         self._advance()
-        planned = Plan()
-        if may_begin:
-            self._adopt()
-            ordered = self._answer_orders(snapshot)
-            planned = plan(_without(snapshot, ordered), self.state.policy, self.now)
-            for move in planned.moves:
-                self._begin(move)
+        self._adopt()
+        ordered = self._answer_orders(snapshot)
+        planned = plan(_without(snapshot, ordered), self.state.policy, self.now)
+        for move in planned.moves:
+            self._begin(move)
         self._remember()
         return planned
 
@@ -106,7 +106,8 @@ class Decider:
     def _advance(self) -> None:
         gangs: dict[str, list[Member]] = {}
         for handoff in self.state.handoffs.values():
-            gangs.setdefault(handoff.lease, []).append(Member(handoff, self.seen[handoff.node]))
+            moved = replace(handoff, step_deadline_at=handoff.step_deadline_at + self.skew)
+            gangs.setdefault(handoff.lease, []).append(Member(moved, self.seen[handoff.node]))
         for gang in gangs.values():
             for member in gang:
                 verdict = judge(member, gang, self.now)
@@ -119,7 +120,7 @@ class Decider:
         waiting = replace(handoff, blockers=verdict.blockers)
         if verdict.unknown:
             waiting = postpone(waiting, now=self.now, bounds=self._bounds(handoff.node))
-        if waiting != handoff:
+        if waiting != self.state.handoffs[handoff.node]:
             self.changes.append(PutHandoff(waiting, replaces=handoff.step))
 
     def _follow(self, handoff: Handoff, edge: Edge, verdict: Verdict) -> None:

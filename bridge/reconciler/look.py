@@ -48,17 +48,17 @@ def _read(read: Callable[[], Seen]) -> Seen | Unreadable:
         return why
 
 
-def sights(state: LedgerState, world: World, *, now: datetime, settle_s: float) -> dict[str, Sight]:
+def sights(state: LedgerState, world: World, *, settle_s: float) -> dict[str, Sight]:
     """The facts about every node of the inventory, by node name."""
-    return {name: _sight(name, state, world, now, settle_s) for name in state.nodes}
+    return {name: _sight(name, state, world, settle_s) for name in state.nodes}
 
 
-def _sight(name: str, state: LedgerState, world: World, now: datetime, settle_s: float) -> Sight:
+def _sight(name: str, state: LedgerState, world: World, settle_s: float) -> Sight:
     node, lease, handoff = state.nodes[name].node, state.leases.get(name), state.handoffs.get(name)
     slurm_closure = state.closures.get((name, Side.SLURM))
     kube_closure = state.closures.get((name, Side.KUBERNETES))
     return Sight(
-        slurm=slurm_facts(node, slurm_closure, world.slurm, now=now, settle_s=settle_s),
+        slurm=slurm_facts(node, slurm_closure, world.slurm, settle_s=settle_s),
         kubernetes=kube_facts(node, lease, kube_closure, handoff, world.kubernetes),
         devices=device_facts(node, handoff, world.kubernetes) if handoff else DeviceFacts(),
     )

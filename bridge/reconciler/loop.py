@@ -3,7 +3,7 @@
 Leadership is a row with an epoch on the database's clock. Every commit checks the epoch in its transaction; outside
 calls are made only while this process, on its own monotonic clock, is sure that its lease has not ended. A leader
 renews by finishing a tick, so a hung one resigns by itself. A new leader begins nothing until the calls of the old
-one, each bounded by `call_timeout_s`, must have ended.
+one, each bounded by `call_timeout_s`, must have ended; until then it only closes what the ledger wants closed.
 """
 
 from __future__ import annotations
@@ -11,10 +11,11 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from datetime import datetime, timedelta
 
 import structlog
 
-from bridge.lifecycle.acts import Act, Standing, acts
+from bridge.lifecycle.acts import Act, Standing, acts, closes
 from bridge.lifecycle.progress import Sight
 from bridge.model.errors import BridgeError, CallFailed, Conflict, Fenced, Unreadable
 from bridge.model.ledger import Change, LedgerState, PutHandoff, PutSighting
@@ -62,7 +63,7 @@ class _Leading:
 
     epoch: int
     valid_until_s: float
-    may_begin_from_s: float
+    moves_from_s: float
 
 
 class Reconciler:
@@ -85,6 +86,8 @@ class Reconciler:
         self._bounds, self._timing = bounds, timing
         self._leading: _Leading | None = None
         self._sighted_at_s: dict[tuple[str, Side], tuple[float, str]] = {}
+        self._upkeep_due = threading.Event()
+        self._clocks_read: tuple[datetime, float] | None = None
         self._looking = threading.Lock()
         """Drivers keep connections and caches and are read by one thread at a time: the loop's or a `preview`."""
         self.pulse = Pulse()
@@ -123,10 +126,13 @@ class Reconciler:
             return self._timing.idle_tick_s
         state = self._ledger.read()
         world = self._observe()
-        planned, changed = self._commit(leading, state, world)
-        if changed:
-            state = self._ledger.read()
+        planned, changed = Plan(), False
+        if self._clock.monotonic_s() >= leading.moves_from_s:
+            planned, changed = self._commit(leading, state, world)
+            if changed:
+                state = self._ledger.read()
         calls, failures = self._act(leading, state, world)
+        self._keep_up(failures)
         self._renew(leading)
         self._report(leading, world, failures, planned)
         if calls and not failures:
@@ -139,20 +145,23 @@ class Reconciler:
 
     def _commit(self, leading: _Leading, state: LedgerState, world: World) -> tuple[Plan, bool]:
         now = self._clock.now()
-        seen = sights(state, world, now=now, settle_s=self._timing.settle_s)
+        seen = sights(state, world, settle_s=self._timing.settle_s)
         fresh = Fresh(leading.epoch, self._new_id, self._ledger.next_generation)
-        decider = Decider(state, seen, now, fresh, self._bounds)
-        may_begin = self._clock.monotonic_s() >= leading.may_begin_from_s
-        planned = decider.decide(snapshot(state, world, seen, now), may_begin=may_begin)
+        decider = Decider(state, seen, now, fresh, self._bounds, skew=self._skew())
+        planned = decider.decide(snapshot(state, world, seen, now))
         changes = [*decider.changes, *self._sightings(state, seen)]
         if changes:
             self._ledger.commit(leading.epoch, changes)
             _observe_ends(changes)
+        self._clocks_read = (now, self._clock.monotonic_s())
         return planned, bool(decider.changes)
 
     def _act(self, leading: _Leading, state: LedgerState, world: World) -> tuple[int, list[str]]:
+        found = self._acts(state, world)
+        if self._clock.monotonic_s() < leading.moves_from_s:
+            found = [act for act in found if closes(act)]
         outcome = carry_out(
-            self._acts(state, world),
+            found,
             self._slurm,
             self._kubernetes,
             reservation_of=lambda node: _reservation(state, node),
@@ -165,12 +174,15 @@ class Reconciler:
         return outcome.calls, outcome.failures
 
     def _acts(self, state: LedgerState, world: World) -> list[Act]:
-        now = self._clock.now()
-        seen = sights(state, world, now=now, settle_s=self._timing.settle_s)
+        seen = sights(state, world, settle_s=self._timing.settle_s)
         standings = [_standing(name, state, world, seen[name]) for name in state.leases if name in state.nodes]
+        gangs: dict[str, list[Standing]] = {}
+        for standing in standings:
+            if standing.handoff is not None:
+                gangs.setdefault(standing.lease.id, []).append(standing)
         found: list[Act] = []
         for standing in standings:
-            gang = [s for s in standings if s.handoff is not None and s.lease.id == standing.lease.id]
+            gang = gangs.get(standing.lease.id, [])
             found += acts(standing, gang, fence_shows_lease=self._fence_shows(state, standing))
         return found
 
@@ -180,6 +192,32 @@ class Reconciler:
         if ack is None or ack.generation >= standing.lease.generation:
             return True
         return (self._clock.now() - ack.at).total_seconds() > self._timing.fence_stale_s
+
+    def _skew(self) -> timedelta:
+        """How far the wall clock was set since the last commit, by the monotonic one; less than a second is none."""
+        if self._clocks_read is None:
+            return timedelta(0)
+        then, then_s = self._clocks_read
+        skew = (self._clock.now() - then) - timedelta(seconds=self._clock.monotonic_s() - then_s)
+        return skew if abs(skew) >= timedelta(seconds=1) else timedelta(0)
+
+    # --- upkeep ---
+
+    def order_upkeep(self) -> None:
+        """Have the next pass renew what would end by itself. Called by the timetable, from any thread."""
+        self._upkeep_due.set()
+
+    def _keep_up(self, failures: list[str]) -> None:
+        if not self._upkeep_due.is_set():
+            return
+        try:
+            renewed = self._slurm.renew_reservations()
+        except CallFailed as why:
+            failures.append(f"renew reservations: {why}")
+            return
+        self._upkeep_due.clear()
+        if renewed:
+            log.info("reservations renewed", reservations=list(renewed))
 
     # --- leadership ---
 
@@ -219,7 +257,7 @@ class Reconciler:
         state = self._ledger.read()
         world = self._observe()
         now = self._clock.now()
-        seen = sights(state, world, now=now, settle_s=self._timing.settle_s)
+        seen = sights(state, world, settle_s=self._timing.settle_s)
         return plan(snapshot(state, world, seen, now), state.policy, now)
 
     def _report(self, leading: _Leading, world: World, failures: list[str], planned: Plan) -> None:

@@ -75,6 +75,10 @@ class SimulatedSlurm(Slurmctld):
     def release(self, nodes: Collection[str], reservation: str) -> None:
         self._write_whole("release", reservation, nodes, self._unreserve)
 
+    def renew_reservations(self) -> tuple[str, ...]:
+        """Simulated reservations do not end."""
+        return ()
+
     def closed_by_bridge(self, name: str) -> bool:
         """A latch of the bridge's own stands; a person's drain or reservation is none."""
         node = self._node(name)
@@ -91,7 +95,7 @@ class SimulatedSlurm(Slurmctld):
             nodes={name: self._show_node(node) for name, node in self._nodes.items()},
             jobs=tuple(self._show_job(job) for job in self._live.values() if self._visible(job)),
             held=self._held(),
-            controller_started_at=self._controller_started_at,
+            controller_up_s=self._clock.monotonic_s() - self._controller_started_s,
         )
 
     def _held(self) -> frozenset[str]:

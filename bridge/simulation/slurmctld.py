@@ -132,7 +132,7 @@ class Slurmctld:
         self._planned: frozenset[str] = frozenset()
         self._scheduling: Timer | None = None
         self._controller_up = True
-        self._controller_started_at = clock.now()
+        self._controller_started_s = clock.monotonic_s()
         self._old_news_until_s = 0.0
         self.fence: frozenset[str] = frozenset()
         """Nodes in the PrologSlurmctld's fence file: a job that was allocated one of them is refused there."""
@@ -376,7 +376,7 @@ class Slurmctld:
 
     def _controller_returns(self, state_lost: bool) -> None:
         self._controller_up = True
-        self._controller_started_at = self._clock.now()
+        self._controller_started_s = self._clock.monotonic_s()
         self._old_news_until_s = self._clock.monotonic_s() + self._timings.old_news_s
         if state_lost:
             self._reservations.clear()

@@ -74,7 +74,7 @@ class SlurmRestDriver:
             name for found in self._reservations().values() if found.flags >= {"MAINT"} for name in found.nodes
         )
         jobs = self._queue.read()
-        return SlurmObservation(read_at, nodes, jobs, held, self._controller_started_at())
+        return SlurmObservation(read_at, nodes, jobs, held, self._controller_up_s())
 
     def _nodes(self) -> dict[str, SlurmNode]:
         return reading.nodes(self._client.read("nodes/"))
@@ -82,13 +82,11 @@ class SlurmRestDriver:
     def _reservations(self) -> dict[str, reading.Reservation]:
         return reading.reservations(self._client.read("reservations/"), OURS)
 
-    def _controller_started_at(self) -> datetime | None:
-        """On our clock: slurmctld's may be minutes off, but how long it has been up is the same on both."""
+    def _controller_up_s(self) -> float | None:
         try:
-            uptime_s = reading.uptime_s(self._client.read("diag/"))
+            return reading.uptime_s(self._client.read("diag/"))
         except NotThere:
             return None
-        return None if uptime_s is None else self._now() - timedelta(seconds=uptime_s)
 
     # --- the first latch: DRAIN ---
 

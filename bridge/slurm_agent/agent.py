@@ -19,7 +19,7 @@ from bridge.slurm_agent.files import FENCE, POLICY, FenceAnswer, fence_text, hol
 
 _log = structlog.get_logger(__name__)
 
-LONGEST_POLL_S = 5
+LONGEST_POLL_S = 5.0
 """Stamp and acknowledgement are renewed once a poll, and the broker counts on hearing of us every few seconds."""
 
 MAX_ANSWER_BYTES = 16 * 1024 * 1024

@@ -13,8 +13,8 @@ from starlette.testclient import TestClient
 from bridge.api.views import Freshness, SourceView
 from bridge.model.errors import Unreadable
 from bridge.model.handoff import Step
-from bridge.model.ledger import AnswerRequest, NodeRecord, PutHandoff, PutRecord, Request, RequestState
-from bridge.model.ownership import Owner
+from bridge.model.ledger import AnswerRequest, NodeRecord, PutHandoff, PutRecord, PutSighting, Request, RequestState
+from bridge.model.ownership import Owner, Side
 from tests.unit.api_world import NOON, World, bearer
 
 
@@ -63,7 +63,15 @@ def test_a_node_in_motion_says_everything_about_itself(world: World, client: Tes
         "backoff_until": None,
         "unusable": "",
         "now": "2026-03-02T12:00:00Z",
+        "seen": [],
     }
+
+
+def test_a_node_tells_what_was_last_seen_of_it(world: World, client: TestClient) -> None:
+    world.commit(PutSighting("gpu-1", Side.SLURM, NOON, {"idle": True}), PutSighting("gpu-2", Side.SLURM, NOON, {}))
+    assert client.get("/v1/nodes/gpu-1").json()["seen"] == [
+        {"side": "slurm", "at": "2026-03-02T12:00:00Z", "unknown": "", "facts": {"idle": True}}
+    ]
 
 
 def test_a_node_that_is_not_adopted_yet_has_no_owner(client: TestClient) -> None:

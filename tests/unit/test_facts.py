@@ -41,9 +41,9 @@ def slurm(
         {node.name: node} if node else {},
         jobs,
         frozenset({"gpu-1"} if held else ()),
-        controller_started_at=None if restarted_s is None else NOW - timedelta(seconds=restarted_s),
+        controller_up_s=restarted_s,
     )
-    return slurm_facts(NODE, closure, seen, now=NOW, settle_s=5)
+    return slurm_facts(NODE, closure, seen, settle_s=5)
 
 
 def job(state: str, *nodes: str) -> SlurmJob:
@@ -138,7 +138,7 @@ class TestWhoseDrain:
 
 class TestSlurmUnknown:
     def test_unreadable(self) -> None:
-        facts = slurm_facts(NODE, CLOSURE, Unreadable("slurm", "timeout"), now=NOW, settle_s=5)
+        facts = slurm_facts(NODE, CLOSURE, Unreadable("slurm", "timeout"), settle_s=5)
         assert facts.unknown == "slurm is unreadable: timeout"
         assert not any((facts.closed, facts.empty, facts.opened, facts.idle, facts.ready))
 

@@ -439,8 +439,8 @@ def test_right_after_its_restart_slurmctld_tells_old_news(world: World, slurm: S
     seen = slurm.observe()
     assert seen.nodes["gpu-1"].states == {"IDLE", "DRAIN"}
     assert seen.jobs == ()
-    assert seen.controller_started_at is not None
-    assert seen.read_at - seen.controller_started_at < timedelta(seconds=5)
+    assert seen.controller_up_s is not None
+    assert seen.controller_up_s < 8
     world.run(20)
     assert "COMPLETING" in states(slurm)
 

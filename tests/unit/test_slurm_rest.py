@@ -152,7 +152,7 @@ def test_one_observation_holds_nodes_jobs_reservations_and_the_age_of_slurmctld(
     assert seen.nodes["gpu-2"].reason == "bridge:k3f9q2m8x1:4:17 lent"
     assert seen.held == {"gpu-2", "gpu-3"}
     assert [(job.id, job.state, job.nodes) for job in seen.jobs] == [(7, "PENDING", ()), (8, "RUNNING", ("gpu-1",))]
-    assert seen.controller_started_at == NOW - timedelta(hours=1)
+    assert seen.controller_up_s == 3600
     assert seen.read_at == NOW
 
 
@@ -220,7 +220,7 @@ def test_a_server_without_job_states_or_diag_is_read_without_them(bench: Bench) 
     bench.server.faults["GET diag/"] = FAULTS["unknown path"]
     seen = bench.driver.observe()
     assert [job.id for job in seen.jobs] == [7]
-    assert seen.controller_started_at is None
+    assert seen.controller_up_s is None
 
 
 @pytest.mark.parametrize(("fault", "reads"), [("connection refused", 2), ("bad gateway", 2), ("time-out", 1)])
