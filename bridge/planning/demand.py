@@ -49,16 +49,16 @@ def _gang(pool: PoolPolicy, jobs: list[SlurmJob], now: datetime) -> Demand:
 def kube_demands(pool: PoolPolicy, seen: KubeObservation, now: datetime) -> tuple[Demand, ...]:
     """Unschedulable pods by their controller, packed into whole nodes. Pods larger than a node are no demand."""
     pods = sorted((pod for pod in seen.pending if 0 < pod.gpus <= pool.gpus), key=_by_group)
-    return tuple(_serving(pool, key, list(group), now) for key, group in groupby(pods, key=_by_group))
+    return tuple(_serving(pool, group, list(alike), now) for group, alike in groupby(pods, key=_by_group))
 
 
-def _by_group(pod: PendingPod) -> tuple[str, str]:
-    return (pod.namespace, pod.group)
+def _by_group(pod: PendingPod) -> str:
+    return pod.group
 
 
-def _serving(pool: PoolPolicy, key: tuple[str, str], pods: list[PendingPod], now: datetime) -> Demand:
+def _serving(pool: PoolPolicy, group: str, pods: list[PendingPod], now: datetime) -> Demand:
     return Demand(
-        key=f"{key[0]}/{key[1]}",
+        key=group,
         side=Side.KUBERNETES,
         pool=pool.name,
         nodes=nodes_for((pod.gpus for pod in pods), pool.gpus),

@@ -29,6 +29,11 @@ def _first_need(waiting: list[Demand]) -> int:
     return first_gang + sum(demand.nodes for demand in waiting if not demand.whole)
 
 
+def _nodes(count: int, kind: str = "") -> str:
+    """``1 node``, ``3 usable nodes``."""
+    return " ".join(word for word in (str(count), kind, "node" if count == 1 else "nodes") if word)
+
+
 def plan(snapshot: Snapshot, policy: Policy, now: datetime) -> Plan:
     """What to hand over now. The same snapshot gives the same plan; a plan after its own execution is empty."""
     if snapshot.paused:
@@ -74,7 +79,7 @@ class _Pool:
         lacking = floor - usable - arriving
         if lacking <= 0:
             return
-        reason = f"{side} has {usable} usable nodes and {arriving} arriving, its floor is {floor}"
+        reason = f"{side} has {_nodes(usable, 'usable')} and {arriving} arriving, its floor is {floor}"
         nodes = self._choose(side.other, min(lacking, self._may_start()), need_idle=False)
         for place in nodes:
             self._move((place,), side, reason)
@@ -115,9 +120,10 @@ class _Pool:
         start = len(self.places) if demand.whole and self._in_flight() == 0 else self._may_start()
         nodes = self._choose(side.other, min(lacking, self._room(side), start), need_idle=True)
         if demand.whole and len(nodes) < lacking:
-            self._why(demand.key, f"lacks {lacking} nodes; {self._why_short(side.other, len(nodes), need_idle=True)}")
+            self._why(demand.key, f"lacks {_nodes(lacking)}; {self._why_short(side.other, len(nodes), need_idle=True)}")
             return
-        reason = f"{demand.key} waits for {demand.nodes} nodes, {lacking} lacking"
+        lacks = f", {lacking} lacking" if lacking < demand.nodes else ""
+        reason = f"{demand.key} waits for {_nodes(demand.nodes)}{lacks}"
         if demand.whole:
             self._move(nodes, side, reason)
         else:
@@ -125,7 +131,7 @@ class _Pool:
                 self._move((place,), side, reason)
         if len(nodes) < lacking:
             short = self._why_short(side.other, len(nodes), need_idle=True)
-            self._why(demand.key, f"{lacking - len(nodes)} nodes short; {short}")
+            self._why(demand.key, f"{_nodes(lacking - len(nodes))} short; {short}")
 
     # --- which nodes ---
 

@@ -61,13 +61,13 @@ def test_pods_are_packed_into_whole_nodes(pods: list[int], nodes: int) -> None:
 
 
 def test_pods_are_grouped_by_their_controller_and_one_that_fits_no_node_is_no_demand() -> None:
-    pod = PendingPod("default", "chat-1", "u1", 8, "chat", pending_since=NOW - timedelta(seconds=9))
+    pod = PendingPod("default", "chat-1", "u1", 8, "Deployment default/chat", pending_since=NOW - timedelta(seconds=9))
     pods = (
         pod,
         replace(pod, uid="u2", name="chat-2"),
-        replace(pod, group="embed", gpus=4),
-        replace(pod, group="big", gpus=9),
+        replace(pod, namespace="ml", group="Deployment ml/chat", gpus=4),
+        replace(pod, group="Pod default/big", gpus=9),
     )
     found = kube_demands(POOL, KubeObservation(NOW, {}, pods), NOW)
-    assert [(d.key, d.nodes) for d in found] == [("default/chat", 2), ("default/embed", 1)]
+    assert [(d.key, d.nodes) for d in found] == [("Deployment default/chat", 2), ("Deployment ml/chat", 1)]
     assert found[0].since == NOW - timedelta(seconds=9)
