@@ -7,7 +7,7 @@ UV := $(VENV)/bin/uv
 
 include testbed/testbed.mk
 
-.PHONY: help setup lock demo test check lint types layers unit integration e2e bench docs clean
+.PHONY: help setup lock demo test check lint types layers unit testbed-fresh integration e2e docs clean
 
 help: ## what there is
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sort | awk -F ':.*## ' '{printf "  %-16s %s\n", $$1, $$2}'
@@ -27,7 +27,7 @@ lock: ## bring requirements.lock up to pyproject.toml
 demo: setup ## a small day on a simulated cluster (KEEP=1: stay up with the API)
 	@$(VENV)/bin/bridgectl demo $(if $(KEEP),--keep) $(if $(SEED),--seed $(SEED))
 
-test: check unit integration e2e ## everything
+test: check unit testbed-fresh integration e2e ## everything, on a fresh testbed
 
 check: lint types layers ## what needs no running program
 
@@ -42,13 +42,20 @@ layers: setup
 	@$(VENV)/bin/lint-imports --no-cache
 
 unit: setup ## unit, property and simulation tests
-	@$(VENV)/bin/pytest -q -n auto tests/unit tests/property tests/simulation
+	@$(PY) -m pytest -q -n auto tests/unit tests/property tests/simulation
 
-integration: setup ## tests on a real Postgres, Lua and apiserver
-	@$(VENV)/bin/pytest -q -n 2 tests/integration
+testbed-fresh: ## a testbed without a past and without the bridge
+	@testbed/host/install
+	@testbed/bin/down
+	@testbed/bin/up
 
-e2e: setup testbed-up ## the scenarios on the testbed; writes build/e2e/handoffs.json
-	@$(VENV)/bin/pytest -q tests/e2e
+integration: setup testbed-check ## tests on a real Postgres, Lua and apiserver, and on the testbed's Slurm if it is up
+	@$(PY) -m pytest -q -n 2 --dist loadfile tests/integration
+
+e2e: setup ## the scenarios on the testbed with the bridge; writes build/e2e/handoffs.json
+	@testbed/host/install
+	@testbed/bin/up bridge
+	@$(PY) -m pytest -q tests/e2e
 
 docs: setup ## pages made from code
 	@$(PY) -m bridge.lifecycle.diagram > docs/lifecycle.md
