@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import random
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from bridge.simulation.cluster import Deployment
 from bridge.simulation.slurm import JobRequest
@@ -48,14 +48,16 @@ Wish = Submit | Deploy | Scale
 class Day:
     """The shape of a day for a pool of `nodes` nodes. `length_s` squeezes it: a demo's day may last half an hour.
 
-    `jobs` is how many are submitted; each runs for `mean_job` of the day on average. Serving scales between
-    `fewest_replicas` and `most_replicas`, looked at `scalings` times a day.
+    `jobs` is how many are submitted; each runs for `mean_job` of the day on average, on one node, two, three… as often
+    as `gang_weights` says. Serving scales between `fewest_replicas` and `most_replicas`, looked at `scalings` times a
+    day.
     """
 
     nodes: int = 4
     length_s: float = DAY_S
     jobs: int = 24
     mean_job: float = 1 / 30
+    gang_weights: tuple[float, ...] = (6, 3, 1)
     fewest_replicas: int = 0
     most_replicas: int = 3
     scalings: int = 48
@@ -71,18 +73,25 @@ def small_day(rng: random.Random, day: Day | None = None) -> list[Wish]:
     return sorted([*_training(rng, day), *_serving(rng, day)], key=lambda wish: wish.at_s)
 
 
+def small_days(rng: random.Random, day: Day, count: int) -> list[Wish]:
+    """`count` such days, one after another, no two of them alike. At midnight serving is down to its fewest replicas."""
+    return [
+        replace(wish, at_s=number * day.length_s + wish.at_s) for number in range(count) for wish in small_day(rng, day)
+    ]
+
+
 def traffic(time_of_day: float) -> float:
     """Serving load at `time_of_day` (0 to 1), as a share of its peak: lowest at 3 in the morning, highest at 15."""
     return 0.5 - 0.5 * math.cos(2 * math.pi * (time_of_day - 3 / 24))
 
 
 def _training(rng: random.Random, day: Day) -> list[Submit]:
-    largest = min(3, day.nodes)
+    weights = day.gang_weights[: day.nodes]
     jobs = []
     for number in range(day.jobs):
         user, account = rng.choice(USERS)
         duration_s = day.length_s * day.mean_job * rng.lognormvariate(-0.125, 0.5)
-        nodes = rng.choices(range(1, largest + 1), weights=[6, 3, 1][:largest])[0]
+        nodes = rng.choices(range(1, len(weights) + 1), weights)[0]
         job = JobRequest(
             nodes=nodes,
             duration_s=duration_s,
