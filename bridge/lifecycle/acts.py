@@ -119,20 +119,28 @@ def _may_overwrite(facts: SideFacts, closure: Closure) -> bool:
 
 def _why_closed(standing: Standing) -> str:
     handoff = standing.handoff
-    return f"lent to {handoff.destination}: {handoff.reason}" if handoff else "owned by kubernetes"
+    if handoff is None:
+        return "owned by kubernetes"
+    # " : " is what Slurm puts before words that it appends itself; ours must not look like that.
+    return f"lent to {handoff.destination}: {handoff.reason}".replace(" : ", ": ")
 
 
 def _open_slurm(standing: Standing, gang: Sequence[Standing], *, fence_shows_lease: bool) -> list[Act]:
     facts = standing.sight.slurm
     if not facts.known or facts.opened or not _shut(standing.sight.kubernetes):
         return []
-    if facts.first_latch:
+    if facts.first_latch or _is_obsolete(facts, standing.lease):
         return [Resume(standing.node)] if facts.second_latch else [Hold(standing.node)]
     if not facts.second_latch or not fence_shows_lease:
         return []
     if all(_resumed(other) for other in gang):
         return [Release(standing.node)]
     return []
+
+
+def _is_obsolete(facts: SideFacts, lease: Lease) -> bool:
+    """A drain of an earlier lease of ours that arrived late: the ledger has moved on, so nobody needs it any more."""
+    return facts.stray_mark is not None and facts.stray_mark.token < lease.mark.token
 
 
 def _shut(facts: SideFacts) -> bool:
@@ -151,7 +159,7 @@ def _resumed(standing: Standing) -> bool:
 
 def _loan(standing: Standing) -> list[Act]:
     wanted = loan_wanted(standing)
-    if wanted is None or standing.kube is None:
+    if wanted is None or standing.kube is None or standing.sight.kubernetes.stray_mark is not None:
         return []
     present = standing.kube.spec
     if present == wanted:

@@ -89,7 +89,8 @@ def slurm_facts(
     drained = "DRAIN" in found.states
     mark = Mark.parse(found.reason) if drained else None
     ours = drained and closure is not None and _is_our_drain(found, mark, closure)
-    stray = mark if mark is not None and not ours else None
+    restamped = drained and closure is not None and not ours and _is_restamped(found, mark, closure)
+    stray = mark if mark is not None and not ours and not restamped else None
     foreign = f"drained by {found.reason_user or 'somebody'}: {found.reason}" if drained and mark is None else ""
     held = node.slurm_name in seen.held
     jobs = tuple(job for job in seen.jobs if node.slurm_name in job.nodes and job.state not in INERT_JOB_STATES)
@@ -103,10 +104,10 @@ def slurm_facts(
         idle=not jobs and found.states <= EMPTY_STATES,
         answers=bool(found.states) and found.states <= EMPTY_STATES | READY_STATES,
         blockers=blockers,
-        opened=not ours and not stray and not held,
+        opened=not ours and not restamped and not stray and not held,
         ready=not not_ready and not held,
         not_ready=not_ready or ("in the bridge's reservation" if held else ""),
-        read_back=(found.reason_user, found.reason_set_at) if ours else None,
+        read_back=(found.reason_user, found.reason_set_at) if restamped or (ours and not _is_appended(found)) else None,
         stray_mark=stray,
     )
 
@@ -116,9 +117,17 @@ def _is_our_drain(found: SlurmNode, mark: Mark | None, closure: Closure) -> bool
         return False
     if closure.set_at is None:
         return True
-    # Slurm itself appends " : Not responding" and then stamps user and time anew: the text before it is still ours.
-    slurm_appended = " : " in found.reason
-    return slurm_appended or (found.reason_user, found.reason_set_at) == (closure.set_by, closure.set_at)
+    return _is_appended(found) or (found.reason_user, found.reason_set_at) == (closure.set_by, closure.set_at)
+
+
+def _is_appended(found: SlurmNode) -> bool:
+    """Slurm itself appends " : Not responding" and stamps user and time anew: the text before it is still ours."""
+    return " : " in found.reason
+
+
+def _is_restamped(found: SlurmNode, mark: Mark | None, closure: Closure) -> bool:
+    """Our own mark by our own user at another time: a drain of ours that was sent twice, to be read back anew."""
+    return mark == closure.mark and found.reason_user == closure.set_by
 
 
 def _slurm_blockers(

@@ -16,7 +16,8 @@ def judge_order(request: Request, snapshot: Snapshot, policy: Policy) -> Move | 
         return f"UNKNOWN moves nothing: {'; '.join(snapshot.unknown)}"
     source = request.destination.other
     places: list[Place] = []
-    for name in request.nodes:
+    names = tuple(dict.fromkeys(request.nodes))
+    for name in names:
         place = snapshot.place(name)
         if place is None:
             return f"node {name} is not in the inventory: `bridgectl nodes` lists it"
@@ -27,9 +28,7 @@ def judge_order(request: Request, snapshot: Snapshot, policy: Policy) -> Move | 
     broken = _broken_floor(places, snapshot, policy, request)
     if broken:
         return broken
-    return Move(
-        request.nodes, source, request.destination, request.reason, evict=True, requested_by=request.requested_by
-    )
+    return Move(names, source, request.destination, request.reason, evict=True, requested_by=request.requested_by)
 
 
 def _broken_floor(places: list[Place], snapshot: Snapshot, policy: Policy, request: Request) -> str:

@@ -71,13 +71,17 @@ class Decider:
     bounds: Bounds
     skew: timedelta = timedelta(0)
     """How far the wall clock was set forward since the last pass: deadlines move with it (``Bounded``)."""
+    new_leader: bool = False
+    """Whether this is the first pass of a leader: time in which nobody led does not count for deadlines either."""
+    in_doubt: frozenset[str] = frozenset()
+    """Nodes for which a call that opens Slurm may still be on its way: not opened to anybody else meanwhile."""
     changes: list[Change] = field(default_factory=list)
     _generations: dict[str, int] = field(default_factory=dict)
     _records: dict[str, NodeRecord] = field(default_factory=dict)
 
     def decide(self, snapshot: Snapshot) -> Plan:
         """Fill `changes`; returns what the planner said."""
-        self._read_closures_back()
+        self.read_closures_back()
         self._advance()
         self._adopt()
         ordered = self._answer_orders(snapshot)
@@ -89,28 +93,34 @@ class Decider:
 
     # --- handoffs that are under way ---
 
-    def _read_closures_back(self) -> None:
+    def read_closures_back(self) -> None:
         """Write down who set our drain and when, as Slurm reports it; forget that when the drain has to be set anew."""
         for (name, side), closure in self.state.closures.items():
             facts = self.seen[name].side(side) if name in self.seen else None
             if side is not Side.SLURM or facts is None or not facts.known:
                 continue
-            if facts.read_back and closure.set_at is None:
+            if facts.read_back:
                 user, at = facts.read_back
-                self.changes.append(PutClosure(replace(closure, set_by=user, set_at=at)))
-            elif (
-                not facts.first_latch and not facts.foreign and facts.stray_mark is None and closure.set_at is not None
-            ):
-                self.changes.append(PutClosure(replace(closure, set_by=None, set_at=None)))
+                self._put_closure(closure, replace(closure, set_by=user, set_at=at))
+            elif not facts.first_latch and not facts.foreign and facts.stray_mark is None:
+                self._put_closure(closure, replace(closure, set_by=None, set_at=None))
+
+    def _put_closure(self, before: Closure, after: Closure) -> None:
+        if after != before:
+            self.changes.append(PutClosure(after))
 
     def _advance(self) -> None:
         gangs: dict[str, list[Member]] = {}
         for handoff in self.state.handoffs.values():
             moved = replace(handoff, step_deadline_at=handoff.step_deadline_at + self.skew)
+            if self.new_leader:
+                moved = postpone(moved, now=self.now, bounds=self._bounds(handoff.node))
             gangs.setdefault(handoff.lease, []).append(Member(moved, self.seen[handoff.node]))
         for gang in gangs.values():
             for member in gang:
                 verdict = judge(member, gang, self.now)
+                if verdict.fact is Fact.CLEAN and any(other.handoff.node in self.in_doubt for other in gang):
+                    verdict = Verdict(blockers=("an earlier call that opens Slurm may still be on its way",))
                 if verdict.fact is not None:
                     self._follow(member.handoff, follow(member.handoff.step, verdict.fact), verdict)
                 else:

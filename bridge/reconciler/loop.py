@@ -64,6 +64,7 @@ class _Leading:
     epoch: int
     valid_until_s: float
     moves_from_s: float
+    has_not_moved: bool = True
 
 
 class Reconciler:
@@ -88,6 +89,8 @@ class Reconciler:
         self._sighted_at_s: dict[tuple[str, Side], tuple[float, str]] = {}
         self._upkeep_due = threading.Event()
         self._clocks_read: tuple[datetime, float] | None = None
+        self._in_doubt: dict[str, float] = {}
+        """Until when (monotonic seconds) a call of ours that opens a node to Slurm may still arrive, by node name."""
         self._looking = threading.Lock()
         """Drivers keep connections and caches and are read by one thread at a time: the loop's or a `preview`."""
         self.pulse = Pulse()
@@ -126,11 +129,9 @@ class Reconciler:
             return self._timing.idle_tick_s
         state = self._ledger.read()
         world = self._observe()
-        planned, changed = Plan(), False
-        if self._clock.monotonic_s() >= leading.moves_from_s:
-            planned, changed = self._commit(leading, state, world)
-            if changed:
-                state = self._ledger.read()
+        planned, changed = self._commit(leading, state, world)
+        if changed:
+            state = self._ledger.read()
         calls, failures = self._act(leading, state, world)
         self._keep_up(failures)
         self._renew(leading)
@@ -147,18 +148,41 @@ class Reconciler:
         now = self._clock.now()
         seen = sights(state, world, settle_s=self._timing.settle_s)
         fresh = Fresh(leading.epoch, self._new_id, self._ledger.next_generation)
-        decider = Decider(state, seen, now, fresh, self._bounds, skew=self._skew())
-        planned = decider.decide(snapshot(state, world, seen, now))
+        decider = Decider(
+            state,
+            seen,
+            now,
+            fresh,
+            self._bounds,
+            skew=self._skew(),
+            new_leader=leading.has_not_moved,
+            in_doubt=self._in_doubt_now(),
+        )
+        planned = Plan()
+        if self._may_move(leading):
+            planned = decider.decide(snapshot(state, world, seen, now))
+        else:
+            decider.read_closures_back()
         changes = [*decider.changes, *self._sightings(state, seen)]
         if changes:
             self._ledger.commit(leading.epoch, changes)
             _observe_ends(changes)
-        self._clocks_read = (now, self._clock.monotonic_s())
+        if self._may_move(leading):
+            leading.has_not_moved = False
+            self._clocks_read = (now, self._clock.monotonic_s())
         return planned, bool(decider.changes)
+
+    def _may_move(self, leading: _Leading) -> bool:
+        return self._clock.monotonic_s() >= leading.moves_from_s
+
+    def _in_doubt_now(self) -> frozenset[str]:
+        now_s = self._clock.monotonic_s()
+        self._in_doubt = {name: until_s for name, until_s in self._in_doubt.items() if until_s > now_s}
+        return frozenset(self._in_doubt)
 
     def _act(self, leading: _Leading, state: LedgerState, world: World) -> tuple[int, list[str]]:
         found = self._acts(state, world)
-        if self._clock.monotonic_s() < leading.moves_from_s:
+        if not self._may_move(leading):
             found = [act for act in found if closes(act)]
         outcome = carry_out(
             found,
@@ -167,6 +191,8 @@ class Reconciler:
             reservation_of=lambda node: _reservation(state, node),
             still_leader=lambda: self._clock.monotonic_s() < leading.valid_until_s - self._timing.call_timeout_s,
         )
+        doubt_until_s = self._clock.monotonic_s() + self._timing.call_timeout_s
+        self._in_doubt.update(dict.fromkeys(outcome.in_doubt, doubt_until_s))
         metrics.CALLS.inc(outcome.calls)
         metrics.CALL_FAILURES.inc(len(outcome.failures))
         for failure in outcome.failures:
