@@ -102,6 +102,13 @@ def test_the_days_are_lively_and_the_summary_adds_up(said: str) -> None:
     assert [(what, int(served) > 10) for what, _, served in waits] == [("jobs", True), ("pods", True)]
 
 
+def test_the_excerpt_in_the_readme_is_what_it_says(said: str) -> None:
+    readme = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
+    excerpt = re.findall(r"^\d\d:\d\d  .+$", readme, re.MULTILINE)
+    assert len(excerpt) >= 5
+    assert [line for line in excerpt if line not in said.splitlines()] == []
+
+
 def test_its_sentences_are_whole_and_its_grammar_holds(said: str) -> None:
     begins = re.compile(
         r"\d\d:\d\d  |\d small days|Slurm and|The ledger|API on|Minutes|to |handoffs|waits|jobs|pods|node|double"
