@@ -13,7 +13,7 @@ help: ## what there is
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sort | awk -F ':.*## ' '{printf "  %-16s %s\n", $$1, $$2}'
 
 $(VENV)/.synced: requirements.lock pyproject.toml
-	@test -x $(PY) || python3 -m venv $(VENV)
+	@$(PY) -m pip --version >/dev/null 2>&1 || python3 -m venv --clear $(VENV)
 	@$(PY) -m pip install --quiet --disable-pip-version-check uv
 	@VIRTUAL_ENV=$(CURDIR)/$(VENV) $(UV) pip sync --quiet --require-hashes requirements.lock
 	@VIRTUAL_ENV=$(CURDIR)/$(VENV) $(UV) pip install --quiet --no-deps --editable . uv
@@ -24,7 +24,7 @@ setup: $(VENV)/.synced ## the Python environment in .venv, exactly as locked
 lock: ## bring requirements.lock up to pyproject.toml
 	$(UV) pip compile --quiet --universal --generate-hashes --no-header --upgrade --group dev pyproject.toml -o requirements.lock
 
-demo: setup ## a small day on a simulated cluster (KEEP=1: stay up with the API)
+demo: setup ## small days on a simulated cluster (KEEP=1: stay up with the API)
 	@$(VENV)/bin/bridgectl demo $(if $(KEEP),--keep) $(if $(SEED),--seed $(SEED))
 
 test: check unit testbed-fresh integration e2e ## everything, on a fresh testbed

@@ -62,7 +62,7 @@ def demo(
     seed: Annotated[int, typer.Option(min=0, help="The same seed gives the same day")] = 1,
     speed: Annotated[float, typer.Option(min=0.01, help="Simulated seconds in a second")] = 60,
 ) -> None:
-    """A day on a simulated cluster: jobs and services come and go, nodes change hands."""
+    """A few small days on a simulated cluster: jobs and services come and go, nodes change hands."""
     from bridge.demo import run
 
     run(keep=keep, seed=seed, speed=speed)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from bridge.model.ledger import Request
 from bridge.model.ownership import Owner
 from bridge.model.policy import Policy
-from bridge.planning.snapshot import Move, Place, Snapshot, obstacle, owned_usable
+from bridge.planning.snapshot import Move, Place, Snapshot, count_nodes, obstacle, owned_usable
 
 
 def judge_order(request: Request, snapshot: Snapshot, policy: Policy) -> Move | str:
@@ -41,7 +41,7 @@ def _broken_floor(places: list[Place], snapshot: Snapshot, policy: Policy, reque
         usable, floor = owned_usable(snapshot.of_pool(pool.name), source), pool.share(source).floor_nodes
         if leaving and usable - leaving < floor:
             return (
-                f"{source} has {usable} usable nodes in pool {pool.name} and a floor of {floor}: "
+                f"{source} has {count_nodes(usable, 'usable')} in pool {pool.name} and a floor of {floor}: "
                 f"{leaving} fewer would break it; change the policy first"
             )
     return ""

@@ -18,7 +18,7 @@ from datetime import datetime
 from bridge.model.demand import Demand
 from bridge.model.ownership import Side
 from bridge.model.policy import Policy, PoolPolicy
-from bridge.planning.snapshot import Move, Place, Plan, Snapshot, Why, obstacle, owned_usable
+from bridge.planning.snapshot import Move, Place, Plan, Snapshot, Why, count_nodes, obstacle, owned_usable
 
 PLANNER = "policy"
 
@@ -27,11 +27,6 @@ def _first_need(waiting: list[Demand]) -> int:
     """Whole nodes that the head of a side's queue is collecting: its first gang, or its serving needs together."""
     first_gang = next((demand.nodes for demand in waiting if demand.whole), 0)
     return first_gang + sum(demand.nodes for demand in waiting if not demand.whole)
-
-
-def _nodes(count: int, kind: str = "") -> str:
-    """``1 node``, ``3 usable nodes``."""
-    return " ".join(word for word in (str(count), kind, "node" if count == 1 else "nodes") if word)
 
 
 def plan(snapshot: Snapshot, policy: Policy, now: datetime) -> Plan:
@@ -79,7 +74,7 @@ class _Pool:
         lacking = floor - usable - arriving
         if lacking <= 0:
             return
-        reason = f"{side} has {_nodes(usable, 'usable')} and {arriving} arriving, its floor is {floor}"
+        reason = f"{side} has {count_nodes(usable, 'usable')} and {arriving} arriving, its floor is {floor}"
         nodes = self._choose(side.other, min(lacking, self._may_start()), need_idle=False)
         for place in nodes:
             self._move((place,), side, reason)
@@ -120,10 +115,12 @@ class _Pool:
         start = len(self.places) if demand.whole and self._in_flight() == 0 else self._may_start()
         nodes = self._choose(side.other, min(lacking, self._room(side), start), need_idle=True)
         if demand.whole and len(nodes) < lacking:
-            self._why(demand.key, f"lacks {_nodes(lacking)}; {self._why_short(side.other, len(nodes), need_idle=True)}")
+            self._why(
+                demand.key, f"lacks {count_nodes(lacking)}; {self._why_short(side.other, len(nodes), need_idle=True)}"
+            )
             return
         lacks = f", {lacking} lacking" if lacking < demand.nodes else ""
-        reason = f"{demand.key} waits for {_nodes(demand.nodes)}{lacks}"
+        reason = f"{demand.key} waits for {count_nodes(demand.nodes)}{lacks}"
         if demand.whole:
             self._move(nodes, side, reason)
         else:
@@ -131,7 +128,7 @@ class _Pool:
                 self._move((place,), side, reason)
         if len(nodes) < lacking:
             short = self._why_short(side.other, len(nodes), need_idle=True)
-            self._why(demand.key, f"{_nodes(lacking - len(nodes))} short; {short}")
+            self._why(demand.key, f"{count_nodes(lacking - len(nodes))} short; {short}")
 
     # --- which nodes ---
 

@@ -110,3 +110,8 @@ def obstacle(place: Place, source: Side) -> str:
         if not facts.answers:
             return f"does not answer on the {side} side: {facts.not_ready or 'not responding'}"
     return ""
+
+
+def count_nodes(count: int, kind: str = "") -> str:
+    """``1 node``, ``3 usable nodes``."""
+    return " ".join(word for word in (str(count), kind, "node" if count == 1 else "nodes") if word)

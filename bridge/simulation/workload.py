@@ -74,7 +74,7 @@ def small_day(rng: random.Random, day: Day | None = None) -> list[Wish]:
 
 
 def small_days(rng: random.Random, day: Day, count: int) -> list[Wish]:
-    """`count` such days, one after another, no two of them alike. At midnight serving is down to its fewest replicas."""
+    """`count` such days, one after another, no two alike. At midnight serving is down to its fewest replicas."""
     return [
         replace(wish, at_s=number * day.length_s + wish.at_s) for number in range(count) for wish in small_day(rng, day)
     ]
