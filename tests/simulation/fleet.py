@@ -8,15 +8,19 @@ from collections.abc import Callable
 from bridge.model.handoff import Handoff, Step
 from bridge.model.ledger import Request
 from bridge.model.ownership import Owner, Side
+from bridge.ports import KubePort, Ledger, SlurmPort
 from bridge.reconciler.decide import Bounds
 from bridge.reconciler.loop import Reconciler, Timing
 from bridge.simulation.cluster import Deployment
+from bridge.simulation.faults import faulty
 from bridge.simulation.slurm import JobRequest
 from bridge.simulation.world import World
 from bridge.store.memory import MemoryLedger
 
 TIMING = Timing(leader_ttl_s=15, call_timeout_s=5, idle_tick_s=2, busy_tick_s=0.25, settle_s=5, fence_stale_s=15)
 BOUNDS = Bounds(close_s=60, clean_s=900, open_s=120, prove_s=120)
+
+LEDGER_READS = frozenset({"read", "leader", "request", "handoffs", "handoff", "events", "last_event_id"})
 
 
 class Fleet:
@@ -26,6 +30,8 @@ class Fleet:
         self.world = World(seed, nodes, exact=exact)
         self.ledger = MemoryLedger(self.world.clock.now)
         self.ledger.watch(self.world.ring)
+        self.broker_ledger: Ledger = self.ledger
+        """The ledger as brokers reach it: a test may put faults around it (`break_ledger`)."""
         self._ids = itertools.count(1)
         self._lives = itertools.count(1)
         defaults: dict[str, object] = {"demand_age_s": 1, "idle_age_s": 1, "min_hold_s": 30}
@@ -39,12 +45,12 @@ class Fleet:
         )
         self.reconciler = self.new_broker()
 
-    def new_broker(self) -> Reconciler:
-        """A broker that knows nothing but what the ledger and the world say."""
+    def new_broker(self, slurm: SlurmPort | None = None, kubernetes: KubePort | None = None) -> Reconciler:
+        """A broker that knows nothing but what the ledger and the world say, be it through ports of a test's own."""
         self.reconciler = Reconciler(
-            ledger=self.ledger,
-            slurm=self.world.slurm,
-            kubernetes=self.world.kube,
+            ledger=self.broker_ledger,
+            slurm=slurm or self.world.slurm,
+            kubernetes=kubernetes or self.world.kube,
             clock=self.world.clock,
             new_id=self._new_id,
             holder=f"broker-{next(self._lives)}",
@@ -52,6 +58,11 @@ class Fleet:
             timing=TIMING,
         )
         return self.reconciler
+
+    def break_ledger(self) -> None:
+        """From the next broker on, calls to the ledger break like those to the schedulers do: ``ledger.commit``…"""
+        self.broker_ledger = faulty(self.ledger, "ledger", self.world.faults, reads=LEDGER_READS)
+        self.new_broker()
 
     def _new_id(self) -> str:
         return f"id{next(self._ids):08d}"
