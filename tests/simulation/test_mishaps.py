@@ -12,13 +12,14 @@ from functools import partial
 
 import pytest
 
+from bridge.model.handoff import Step
 from bridge.model.ownership import Owner, Side
 from bridge.simulation.agent import SimulatedAgent
 from bridge.simulation.faults import When
 from bridge.simulation.mishaps import mishap_every
 from bridge.simulation.workload import restless
 from tests.simulation.accounts import at_rest, unaccounted
-from tests.simulation.fleet import Fleet
+from tests.simulation.fleet import TIMING, Fleet
 
 FIRST_SEED = int(os.environ.get("FIRST_SEED", "0"))
 SEEDS = int(os.environ.get("SEEDS", "10"))
@@ -138,3 +139,18 @@ def test_late_openings_of_slurm_do_not_meet_a_node_that_was_lent_meanwhile() -> 
     fleet.run_until(lambda: fleet.owned(Owner.KUBERNETES) == ["gpu-1"], "gpu-1 is lent again")
     fleet.run_for(30)
     assert unaccounted(fleet) == []
+
+
+def test_a_node_that_does_not_answer_is_not_asked_in_a_hot_loop() -> None:
+    """Each pass reads all of Slurm: asking a silent inspector again must not make passes follow without a pause."""
+    fleet = Fleet()
+    fleet.settle()
+    fleet.world.kube.silence_inspector("gpu-1.testbed")
+    fleet.order(Side.KUBERNETES, "gpu-1")
+    fleet.run_until(lambda: fleet.at_step("gpu-1", Step.CLEAN), "the inspector of gpu-1 is asked")
+    before = fleet.world.faults.calls.count("slurm.observe")
+    fleet.run_for(60)
+    assert fleet.at_step("gpu-1", Step.CLEAN)
+    assert fleet.world.faults.calls.count("slurm.observe") - before <= 2 * 60 / TIMING.busy_tick_s
+    fleet.world.kube.restore_inspector("gpu-1.testbed")
+    fleet.run_until(lambda: fleet.owned(Owner.KUBERNETES) == ["gpu-1"], "gpu-1 is lent", within_s=10)
