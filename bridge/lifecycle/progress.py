@@ -137,9 +137,13 @@ def _judge_clean(member: Member, gang: Sequence[Member], destination: SideFacts)
 
 
 def _may_open(member: Member) -> bool:
+    """Opened already, or nothing of its own stands against it: the other members count on this very pass."""
     if member.handoff.step in (Step.OPEN, Step.PROVE):
         return True
-    return member.handoff.step is Step.CLEAN and member.sight.devices.clean
+    source = member.sight.side(member.handoff.source)
+    destination = member.sight.side(member.handoff.destination)
+    closed = source.known and source.closed and not source.foreign
+    return member.handoff.step is Step.CLEAN and closed and destination.known and member.sight.devices.clean
 
 
 def _judge_opening(step: Step, opening: SideFacts, closed: SideFacts) -> Verdict:

@@ -49,8 +49,9 @@ class Node:
     gpus: int
 
 
+_NUMBER = r"0|[1-9][0-9]{0,17}"
 _MARK = re.compile(
-    r"bridge:(?P<lease>[a-z0-9]{8,40}):(?P<epoch>\d{1,18}):(?P<generation>\d{1,18})(?P<rest>| .*)", re.DOTALL
+    rf"bridge:(?P<lease>[a-z0-9]{{8,40}}):(?P<epoch>{_NUMBER}):(?P<generation>{_NUMBER})(?P<rest>| .*)", re.DOTALL
 )
 
 

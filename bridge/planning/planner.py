@@ -75,18 +75,19 @@ class _Pool:
         if lacking <= 0:
             return
         reason = f"{side} has {count_nodes(usable, 'usable')} and {arriving} arriving, its floor is {floor}"
-        nodes = self._choose(side.other, min(lacking, self._may_start()), need_idle=False)
+        nodes = self._choose(side.other, min(lacking, self._may_start(), self._room(side)), need_idle=False)
         for place in nodes:
             self._move((place,), side, reason)
         if len(nodes) < lacking:
             self._why(f"floor of {side}", f"{reason}; {self._why_short(side.other, len(nodes), need_idle=False)}")
 
     def _send_home_the_unusable(self) -> None:
-        away = self.pool.home.other
+        home, away = self.pool.home, self.pool.home.other
         for place in self._free(away):
             backing_off = place.record.backoff_until is not None and self.now < place.record.backoff_until
-            if place.record.unusable and not backing_off and not obstacle(place, away):
-                self._move((place,), self.pool.home, f"of no use to {away}: {place.record.unusable}")
+            useless = place.record.unusable and not place.usable(away) and not backing_off
+            if useless and self._may_start() and self._room(home) and not obstacle(place, away):
+                self._move((place,), home, f"of no use to {away}: {place.record.unusable}")
 
     def _meet(self, demands: list[Demand], side: Side) -> None:
         """Gangs strictly in order, one at a time; serving needs each by themselves."""

@@ -89,6 +89,9 @@ class Reconciler:
         self._sighted_at_s: dict[tuple[str, Side], tuple[float, str]] = {}
         self._upkeep_due = threading.Event()
         self._clocks_read: tuple[datetime, float] | None = None
+        self._acted: frozenset[Act] = frozenset()
+        self._acted_anew = False
+        """Whether the last pass did what the one before had not done: only then is another look at once worth it."""
         self._in_doubt: dict[str, float] = {}
         """Until when (monotonic seconds) a call of ours that opens a node to Slurm may still arrive, by node name."""
         self._looking = threading.Lock()
@@ -136,7 +139,7 @@ class Reconciler:
         self._keep_up(failures)
         self._renew(leading)
         self._report(leading, world, failures, planned)
-        if calls and not failures:
+        if calls and not failures and self._acted_anew:
             return 0.0
         return self._timing.busy_tick_s if state.handoffs or changed else self._timing.idle_tick_s
 
@@ -184,6 +187,7 @@ class Reconciler:
         found = self._acts(state, world)
         if not self._may_move(leading):
             found = [act for act in found if closes(act)]
+        self._acted_anew, self._acted = bool(set(found) - self._acted), frozenset(found)
         outcome = carry_out(
             found,
             self._slurm,

@@ -178,7 +178,11 @@ def test_the_longest_idle_node_goes_first() -> None:
 
 
 def test_a_lent_node_that_kubernetes_cannot_use_goes_home() -> None:
-    useless = changed(fleet("kk"), unusable="the kubelet offers 0 of 8 GPUs")
+    why = "the kubelet offers 0 of 8 GPUs"
+    useless = changed(fleet("kk"), unusable=why)
+    assert moved(useless) == {}, "by now it is usable again"
+    broken = replace(useless.places[0], sight=Sight(CLOSED, replace(BUSY, ready=False, not_ready=why)))
+    useless = replace(useless, places=(broken, *useless.places[1:]))
     assert moved(useless) == {"slurm": ("n1",)}
     assert moved(changed(useless, backoff_until=NOW + timedelta(seconds=1))) == {}
 
