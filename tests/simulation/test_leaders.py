@@ -6,7 +6,6 @@ import os
 import random
 from collections.abc import Callable
 from copy import copy, deepcopy
-from functools import partial
 from typing import Any, TypeVar, cast
 
 import pytest
@@ -119,9 +118,8 @@ def test_brokers_that_hang_in_turn_while_calls_arrive_late(seed: int) -> None:
     fleet.world.play(restless(rng, nodes=3, length_s=900, mean_s=40))
     fleet.world.faults.chaos(rng, rate=0.1, kinds=[When.LATE])
     for moment_s in range(60, 840, 60):
-        broker = rng.choice(pair)
-        fleet.world.at(moment_s, partial(hung.add, broker))
-        fleet.world.at(moment_s + rng.uniform(5, 55), partial(hung.discard, broker))
+        fleet.world.at(moment_s, lambda: hung.update(broker for broker in pair if broker.pulse.epoch is not None))
+        fleet.world.at(moment_s + rng.uniform(5, 55), hung.clear)
 
     def both() -> float:
         return min((broker.tick() for broker in pair if broker not in hung), default=TIMING.busy_tick_s)
@@ -129,7 +127,7 @@ def test_brokers_that_hang_in_turn_while_calls_arrive_late(seed: int) -> None:
     fleet.world.run(900, both)
     leader = fleet.ledger.leader()
     assert leader is not None
-    assert leader[1] > 1, "no broker hung long enough to be succeeded"
+    assert leader[1] > 3, "few brokers hung long enough to be succeeded"
     fleet.world.faults.calm()
     settled = fleet.world.run(1800, both, stop_when=lambda: at_rest(fleet) and not unaccounted(fleet))
     assert settled, f"{unaccounted(fleet)}\n{fleet.describe()}"

@@ -154,3 +154,17 @@ def test_a_node_that_does_not_answer_is_not_asked_in_a_hot_loop() -> None:
     assert fleet.world.faults.calls.count("slurm.observe") - before <= 2 * 60 / TIMING.busy_tick_s
     fleet.world.kube.restore_inspector("gpu-1.testbed")
     fleet.run_until(lambda: fleet.owned(Owner.KUBERNETES) == ["gpu-1"], "gpu-1 is lent", within_s=10)
+
+
+def test_what_an_order_moves_in_the_same_pass_counts_for_the_plan() -> None:
+    """A Deployment waits for one node and a person sends one: no second one goes, above all not over the maximum."""
+    fleet = Fleet(min_hold_s=0, kubernetes={"max_nodes": 1})
+    fleet.settle()
+    fleet.ledger.pause("until both are there", actor="olga", at=fleet.world.clock.now())
+    fleet.deploy("chat", replicas=1)
+    fleet.run_for(10)
+    fleet.ledger.pause("", actor="olga", at=fleet.world.clock.now())
+    fleet.order(Side.KUBERNETES, "gpu-4")
+    fleet.run_until(lambda: fleet.owned(Owner.KUBERNETES) != [], "gpu-4 is lent")
+    fleet.run_for(30)
+    assert fleet.owned(Owner.KUBERNETES) == ["gpu-4"]
