@@ -198,7 +198,7 @@ class TestActs:
     def test_a_persons_drain_is_neither_overwritten_nor_lifted(self, standing: Standing, fence_shows: bool) -> None:
         """``NotOurs``. Facts that call one drain both ours and a person's do not come from the same reading."""
         slurm = standing.sight.slurm
-        if slurm.foreign and not slurm.first_latch:
+        if slurm.foreign and not slurm.first_latch and slurm.stray_mark is None:
             found = acts(standing, [standing], fence_shows_lease=fence_shows)
             assert not [act for act in found if isinstance(act, Drain | Resume)]
 

@@ -248,8 +248,10 @@ class TestSteadiness:
 
     @given(fleets(), policies())
     def test_a_plan_that_was_begun_is_not_planned_again(self, snapshot: Snapshot, policy: Policy) -> None:
-        begun = executed(snapshot, plan(snapshot, policy, NOW))
-        assert plan(begun, policy, NOW).moves == ()
+        """But for one that sends an unusable node home: that makes room under a maximum, which a floor may then use."""
+        planned = plan(snapshot, policy, NOW)
+        again = plan(executed(snapshot, planned), policy, NOW)
+        assert again.moves == () or any(move.reason.startswith("of no use") for move in planned.moves)
 
     @given(fleets(), policies())
     def test_every_aged_demand_is_met_or_told_why(self, snapshot: Snapshot, policy: Policy) -> None:
