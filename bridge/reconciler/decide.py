@@ -32,7 +32,7 @@ from bridge.model.policy import PoolPolicy
 from bridge.planning.adoption import Adoption, adopt
 from bridge.planning.orders import judge_order
 from bridge.planning.planner import plan
-from bridge.planning.snapshot import Move, Plan, Snapshot
+from bridge.planning.snapshot import Move, Place, Plan, Snapshot
 
 ADOPTER = "adoption"
 
@@ -78,14 +78,15 @@ class Decider:
     changes: list[Change] = field(default_factory=list)
     _generations: dict[str, int] = field(default_factory=dict)
     _records: dict[str, NodeRecord] = field(default_factory=dict)
+    _begun: dict[str, tuple[Lease, Handoff]] = field(default_factory=dict)
 
     def decide(self, snapshot: Snapshot) -> Plan:
         """Fill `changes`; returns what the planner said."""
         self.read_closures_back()
         self._advance()
         self._adopt()
-        ordered = self._answer_orders(snapshot)
-        planned = plan(_without(snapshot, ordered), self.state.policy, self.now)
+        self._answer_orders(snapshot)
+        planned = plan(self._as_begun(snapshot), self.state.policy, self.now)
         for move in planned.moves:
             self._begin(move)
         self._remember()
@@ -219,20 +220,30 @@ class Decider:
         self._records[name] = replace(record, unusable=unusable)
         self._note("adoption", f"{name} is taken in as {owner}'s: {reason}", node=name, lease=lease_id)
 
-    def _answer_orders(self, snapshot: Snapshot) -> set[str]:
-        """Begin what persons ordered; returns the nodes that are thereby taken."""
-        taken: set[str] = set()
+    def _answer_orders(self, snapshot: Snapshot) -> None:
+        """Begin or refuse what persons ordered."""
         for request in self.state.requests:
             if request.state is not RequestState.PENDING:
                 continue
-            judged = judge_order(request, _without(snapshot, taken), self.state.policy)
+            judged = judge_order(request, self._as_begun(snapshot), self.state.policy)
             if isinstance(judged, Move):
-                taken.update(judged.nodes)
                 handoffs = self._begin(judged)
                 self._answer(request, RequestState.ACCEPTED, f"handoffs {', '.join(handoffs)}")
             else:
                 self._answer(request, RequestState.REFUSED, judged)
-        return taken
+
+    def _as_begun(self, snapshot: Snapshot) -> Snapshot:
+        """The snapshot with the handoffs that this very pass began: they arrive, and they count for every limit."""
+        if not self._begun:
+            return snapshot
+        places = tuple(self._begun_place(place) for place in snapshot.places)
+        return replace(snapshot, places=places)
+
+    def _begun_place(self, place: Place) -> Place:
+        if place.name not in self._begun:
+            return place
+        lease, handoff = self._begun[place.name]
+        return replace(place, lease=lease, handoff=handoff)
 
     def _answer(self, request: Request, state: RequestState, answer: str) -> None:
         self.changes.append(AnswerRequest(request.id, state, answer))
@@ -255,6 +266,7 @@ class Decider:
             data = {"step": str(Step.CLOSE), "direction": f"to_{move.destination}"}
             self._note("step", message, node=name, handoff=handoff.id, lease=lease_id, data=data)
             handoffs.append(handoff.id)
+            self._begun[name] = (lease, handoff)
         return handoffs
 
     def _handoff(
@@ -342,10 +354,3 @@ class Decider:
         data: dict[str, str] | None = None,
     ) -> None:
         self.changes.append(Note(kind, message, self.now, node=node, handoff=handoff, lease=lease, data=data or {}))
-
-
-def _without(snapshot: Snapshot, taken: set[str]) -> Snapshot:
-    """The snapshot without nodes that an order took in this very pass."""
-    if not taken:
-        return snapshot
-    return replace(snapshot, places=tuple(place for place in snapshot.places if place.name not in taken))
