@@ -63,7 +63,7 @@ class Day:
     scalings: int = 48
 
 
-USERS = (("alice", "research"), ("bob", "research"), ("carol", "foundation"))
+USERS = (("alice", "research"), ("bob", "research"), ("svc-pretrain", "foundation"))
 """Accounts as the field's examples have them; they mean nobody."""
 
 

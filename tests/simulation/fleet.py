@@ -99,7 +99,7 @@ class Fleet:
         return self.world.slurm.submit(JobRequest(nodes=nodes, duration_s=runs_s, priority=priority, **more))  # type: ignore[arg-type]
 
     def order(self, destination: Side, *nodes: str) -> Request:
-        request = Request(self._new_id(), nodes, destination, "olga", "by hand", self.world.clock.now())
+        request = Request(self._new_id(), nodes, destination, "oncall", "by hand", self.world.clock.now())
         self.ledger.submit(request)
         return request
 

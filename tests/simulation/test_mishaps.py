@@ -160,10 +160,10 @@ def test_what_an_order_moves_in_the_same_pass_counts_for_the_plan() -> None:
     """A Deployment waits for one node and a person sends one: no second one goes, above all not over the maximum."""
     fleet = Fleet(min_hold_s=0, kubernetes={"max_nodes": 1})
     fleet.settle()
-    fleet.ledger.pause("until both are there", actor="olga", at=fleet.world.clock.now())
+    fleet.ledger.pause("until both are there", actor="oncall", at=fleet.world.clock.now())
     fleet.deploy("chat", replicas=1)
     fleet.run_for(10)
-    fleet.ledger.pause("", actor="olga", at=fleet.world.clock.now())
+    fleet.ledger.pause("", actor="oncall", at=fleet.world.clock.now())
     fleet.order(Side.KUBERNETES, "gpu-4")
     fleet.run_until(lambda: fleet.owned(Owner.KUBERNETES) != [], "gpu-4 is lent")
     fleet.run_for(30)

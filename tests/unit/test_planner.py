@@ -196,7 +196,7 @@ def test_paused_or_blind_nothing_moves_and_it_is_said(state: dict[str, object]) 
 
 class TestOrders:
     def order(self, words: str, *nodes: str, to: Side = Side.KUBERNETES, used: Policy | None = None) -> Move | str:
-        request = Request("r1", nodes, to, "olga", "maintenance window", NOW)
+        request = Request("r1", nodes, to, "oncall", "maintenance window", NOW)
         return judge_order(request, fleet(words), used or policy())
 
     def test_a_node_may_go_back_to_the_person_who_drained_it_meanwhile(self) -> None:
@@ -204,14 +204,14 @@ class TestOrders:
         drained = SideFacts(second_latch=True, foreign="drained by admin: bad DIMM", idle=True, answers=True)
         back = replace(snapshot.places[0], sight=Sight(drained, IDLE))
         snapshot = replace(snapshot, places=(back,))
-        request = Request("r1", ("n1",), Side.SLURM, "olga", "repair", NOW)
+        request = Request("r1", ("n1",), Side.SLURM, "oncall", "repair", NOW)
         assert isinstance(judge_order(request, snapshot, policy()), Move)
         assert moved(replace(snapshot, demands=(gang(1),))) == {}, "for a job it would be of no use"
 
     def test_a_busy_node_may_be_ordered_and_is_waited_for(self) -> None:
         move = self.order("s", "n1")
         assert isinstance(move, Move)
-        assert (move.nodes, move.requested_by, move.reason) == (("n1",), "olga", "maintenance window")
+        assert (move.nodes, move.requested_by, move.reason) == (("n1",), "oncall", "maintenance window")
 
     @pytest.mark.parametrize(
         ("words", "node", "used", "words_of_refusal"),
