@@ -100,9 +100,10 @@ func TestRegistersAgainAfterKubeletRestart(t *testing.T) {
 
 func TestHealthFollowsTheFiles(t *testing.T) {
 	p := paths(t)
-	run(t, p)
+	// The kubelet first: its socket seen to appear would be a reason to register again, which ends the stream.
 	registered, stop := startKubelet(t, p.Sockets)
 	defer stop()
+	run(t, p)
 	await(t, "registration", registered)
 
 	conn, err := grpc.NewClient("unix://"+filepath.Join(p.Sockets, socketName),
