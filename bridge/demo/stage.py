@@ -44,7 +44,9 @@ def run(*, keep: bool, seed: int, speed: float) -> None:
     be written below the working directory.
     """
     logs.configure(LogSettings(log_level="ERROR", log_json=False))
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that Postgres is stopped then, too
+    # So that Postgres is stopped either way; a shell starts what runs in the background deaf to SIGINT.
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.default_int_handler)
     console = Console(highlight=False, soft_wrap=True)
     console.print(
         f"{DAYS} small days of {DAY.length_s / 60:g} minutes on {DAY.nodes} nodes of 8 GPUs, {speed:g} times as fast.\n"

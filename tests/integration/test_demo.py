@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import signal
@@ -169,6 +170,7 @@ def test_make_demo_calls_it_with_what_it_was_given() -> None:
     plan = subprocess.run(
         ["make", "--dry-run", "demo", "KEEP=1", "SEED=7"],
         cwd=Path(__file__).parents[2],
+        env={"PATH": os.environ["PATH"]},  # without what an outer make says to inner ones
         capture_output=True,
         text=True,
         check=True,
