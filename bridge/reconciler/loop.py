@@ -132,10 +132,13 @@ class Reconciler:
             return self._timing.idle_tick_s
         state = self._ledger.read()
         world = self._observe()
-        planned, changed = self._commit(leading, state, world)
+        seen = self._sights(state, world)
+        may_move = self._clock.monotonic_s() >= leading.moves_from_s
+        planned, changed = self._commit(leading, state, world, seen, may_move=may_move)
         if changed:
             state = self._ledger.read()
-        calls, failures = self._act(leading, state, world)
+            seen = self._sights(state, world)
+        calls, failures = self._act(leading, state, world, seen, may_move=may_move)
         self._keep_up(failures)
         self._renew(leading)
         self._report(leading, world, failures, planned)
@@ -147,9 +150,13 @@ class Reconciler:
         with self._looking:
             return observe(self._slurm, self._kubernetes)
 
-    def _commit(self, leading: _Leading, state: LedgerState, world: World) -> tuple[Plan, bool]:
+    def _sights(self, state: LedgerState, world: World) -> dict[str, Sight]:
+        return sights(state, world, settle_s=self._timing.settle_s)
+
+    def _commit(
+        self, leading: _Leading, state: LedgerState, world: World, seen: dict[str, Sight], *, may_move: bool
+    ) -> tuple[Plan, bool]:
         now = self._clock.now()
-        seen = sights(state, world, settle_s=self._timing.settle_s)
         fresh = Fresh(leading.epoch, self._new_id, self._ledger.next_generation)
         decider = Decider(
             state,
@@ -162,7 +169,7 @@ class Reconciler:
             in_doubt=self._in_doubt_now(),
         )
         planned = Plan()
-        if self._may_move(leading):
+        if may_move:
             planned = decider.decide(snapshot(state, world, seen, now))
         else:
             decider.read_closures_back()
@@ -170,22 +177,21 @@ class Reconciler:
         if changes:
             self._ledger.commit(leading.epoch, changes)
             _observe_ends(changes)
-        if self._may_move(leading):
+        if may_move:
             leading.has_not_moved = False
             self._clocks_read = (now, self._clock.monotonic_s())
         return planned, bool(decider.changes)
-
-    def _may_move(self, leading: _Leading) -> bool:
-        return self._clock.monotonic_s() >= leading.moves_from_s
 
     def _in_doubt_now(self) -> frozenset[str]:
         now_s = self._clock.monotonic_s()
         self._in_doubt = {name: until_s for name, until_s in self._in_doubt.items() if until_s > now_s}
         return frozenset(self._in_doubt)
 
-    def _act(self, leading: _Leading, state: LedgerState, world: World) -> tuple[int, list[str]]:
-        found = self._acts(state, world)
-        if not self._may_move(leading):
+    def _act(
+        self, leading: _Leading, state: LedgerState, world: World, seen: dict[str, Sight], *, may_move: bool
+    ) -> tuple[int, list[str]]:
+        found = self._acts(state, world, seen)
+        if not may_move:
             found = [act for act in found if closes(act)]
         self._acted_anew, self._acted = bool(set(found) - self._acted), frozenset(found)
         outcome = carry_out(
@@ -203,8 +209,7 @@ class Reconciler:
             log.warning("outside call failed", failure=failure)
         return outcome.calls, outcome.failures
 
-    def _acts(self, state: LedgerState, world: World) -> list[Act]:
-        seen = sights(state, world, settle_s=self._timing.settle_s)
+    def _acts(self, state: LedgerState, world: World, seen: dict[str, Sight]) -> list[Act]:
         standings = [_standing(name, state, world, seen[name]) for name in state.leases if name in state.nodes]
         gangs: dict[str, list[Standing]] = {}
         for standing in standings:
@@ -287,7 +292,7 @@ class Reconciler:
         state = self._ledger.read()
         world = self._observe()
         now = self._clock.now()
-        seen = sights(state, world, settle_s=self._timing.settle_s)
+        seen = self._sights(state, world)
         return plan(snapshot(state, world, seen, now), state.policy, now)
 
     def _report(self, leading: _Leading, world: World, failures: list[str], planned: Plan) -> None:
