@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
 
+from bridge.model.demand import Victim
 from bridge.model.ownership import Side
 
 
@@ -41,8 +42,9 @@ class Handoff:
 
     Handoffs with the same `lease` are one gang: they are opened together or go back. `nonce` is what a proof asked for
     in the present step must quote; it changes with every step, so an old proof cannot pass for a new one. `evict`
-    says whether pods on the source may be evicted (Slurm jobs are always waited for). `blockers` is what the step is
-    waiting for, for people to read.
+    says whether pods on the source may be evicted. Slurm jobs are waited for, but for `victims`: those are signalled at
+    `signalled_at` and requeued after their grace. `demand` is the key of the demand that the node is collected for,
+    empty when it moves for a floor or a person. `blockers` is what the step is waiting for, for people to read.
     """
 
     id: str
@@ -62,3 +64,6 @@ class Handoff:
     blockers: tuple[str, ...] = ()
     ended_at: datetime | None = None
     outcome: str | None = None
+    demand: str = ""
+    victims: tuple[Victim, ...] = ()
+    signalled_at: datetime | None = None

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from datetime import datetime
 
 from bridge.model.ownership import Mark, Owner
@@ -68,6 +69,32 @@ class Inspection:
 
 
 @dataclass(frozen=True, slots=True)
+class RunningPod:
+    """A pod that keeps a node from being empty, as far as choosing victims needs it.
+
+    `owner` is the kind that makes it again (empty: bare, it would never come back). `disruptions_allowed` is the room
+    left in the tightest of its PodDisruptionBudgets, None without one. `warm_up_s` is how long it took from start to
+    Ready. `protected` says why nobody may evict it (its own annotation, a system pod). `role`: ``ray-head``,
+    ``ray-worker`` or empty; `idle`: says itself that it holds its GPUs without using them.
+    """
+
+    namespace: str
+    name: str
+    uid: str
+    gpus: int
+    group: str = ""
+    owner: str = ""
+    priority: int = 0
+    priority_class: str = ""
+    started_at: datetime | None = None
+    warm_up_s: float = 0.0
+    disruptions_allowed: int | None = None
+    protected: str = ""
+    role: str = ""
+    idle: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class KubeNode:
     """One Node. `work_pods` keep it from being empty: all but mirror and allow-listed DaemonSet pods."""
 
@@ -81,11 +108,21 @@ class KubeNode:
     spec: LoanSpec | None = None
     status: LoanStatus = LoanStatus()
     inspection: Inspection | None = None
+    running: tuple[RunningPod, ...] = ()
+    labels: Mapping[str, str] = field(default_factory=dict)
+    cpu_allocatable_m: int = 0
+    memory_allocatable_mib: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class PendingPod:
-    """An unschedulable pod that asks for GPUs. `group` names its controller, for people and for grouping."""
+    """An unschedulable pod that asks for GPUs. `group` names its controller, for people and for grouping.
+
+    `gang` names the set of pods that only start together (a Kueue Workload, JobSet, PodGroup or Ray placement group),
+    empty for none; `gang_pods` is how many of them there are, also those that do not exist yet. `cpu_m` (thousandths of
+    a CPU) and `memory_mib` are requested. `helps` are the names of the shared nodes on which it could run if they were
+    open and free, None: any. `obstacle` says why no shared node can ever run it; it is then named and not counted.
+    """
 
     namespace: str
     name: str
@@ -95,6 +132,26 @@ class PendingPod:
     priority: int = 0
     pending_since: datetime | None = None
     message: str = ""
+    cpu_m: int = 0
+    memory_mib: int = 0
+    priority_class: str = ""
+    gang: str = ""
+    gang_pods: int = 0
+    helps: frozenset[str] | None = None
+    obstacle: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ServingPool:
+    """What an inference team asks for in a ServingPool: `floor` and `headroom` in nodes, for `namespaces`."""
+
+    name: str
+    namespaces: tuple[str, ...]
+    floor_nodes: int = 0
+    headroom_nodes: int = 0
+    max_nodes: int | None = None
+    priority: int = 0
+    team: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,4 +164,5 @@ class KubeObservation:
     read_at: datetime
     nodes: dict[str, KubeNode]
     pending: tuple[PendingPod, ...] = ()
+    serving_pools: tuple[ServingPool, ...] = ()
     controller_alive: bool = True

@@ -55,6 +55,34 @@ class FenceAck:
 
 
 @dataclass(frozen=True, slots=True)
+class Usage:
+    """What a team has used on both sides until `at`, in GPU-seconds that lose half their weight every half-life."""
+
+    team: str
+    gpu_s: float
+    at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class Backoff:
+    """A demand whose gang could not be collected in time is left alone until then; `failures` so far, in a row."""
+
+    demand: str
+    until: datetime
+    failures: int
+
+
+@dataclass(frozen=True, slots=True)
+class Preempted:
+    """A victim that was chosen: counted against the limits per window, and against ending the same work twice."""
+
+    key: str
+    side: Side
+    at: datetime
+    loss_gpu_s: float
+
+
+@dataclass(frozen=True, slots=True)
 class LedgerState:
     """Everything the reconciler needs, read in one transaction. Keys of the maps are node names."""
 
@@ -68,6 +96,17 @@ class LedgerState:
     closures: dict[tuple[str, Side], Closure] = field(default_factory=dict)
     requests: tuple[Request, ...] = ()
     fence_ack: FenceAck | None = None
+    usage: dict[str, Usage] = field(default_factory=dict)
+    """By team."""
+    backoffs: dict[str, Backoff] = field(default_factory=dict)
+    """By demand; those that are over may be missing."""
+    preempted: tuple[Preempted, ...] = ()
+    """Of the last `PREEMPTED_FOR_S`, newest first."""
+    reclaim_s: dict[Side, tuple[float, ...]] = field(default_factory=dict)
+    """How long the last handoffs (at most 100) to each side took that went well, in seconds, newest first."""
+
+
+PREEMPTED_FOR_S = 86_400.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,6 +178,30 @@ class PutSighting:
 
 
 @dataclass(frozen=True, slots=True)
+class PutUsage:
+    usage: Usage
+
+
+@dataclass(frozen=True, slots=True)
+class PutBackoff:
+    """Remember that a demand is left alone for a while; one whose demand is gone for a day may be forgotten."""
+
+    backoff: Backoff
+
+
+@dataclass(frozen=True, slots=True)
+class DropBackoff:
+    """The demand's gang was collected: the next failure is its first again."""
+
+    demand: str
+
+
+@dataclass(frozen=True, slots=True)
+class PutPreempted:
+    preempted: Preempted
+
+
+@dataclass(frozen=True, slots=True)
 class AnswerRequest:
     id: str
     state: RequestState
@@ -159,4 +222,17 @@ class Note:
     data: dict[str, Any] = field(default_factory=dict)
 
 
-Change = PutLease | PutHandoff | PutClosure | DropClosure | PutRecord | PutSighting | AnswerRequest | Note
+Change = (
+    PutLease
+    | PutHandoff
+    | PutClosure
+    | DropClosure
+    | PutRecord
+    | PutSighting
+    | PutUsage
+    | PutBackoff
+    | DropBackoff
+    | PutPreempted
+    | AnswerRequest
+    | Note
+)

@@ -24,6 +24,8 @@ class SlurmNode:
     partitions: frozenset[str] = frozenset()
     features: frozenset[str] = frozenset()
     slurmd_started_at: datetime | None = None
+    topology: str = ""
+    """The switches above it as Slurm spells them, root first (``core:leaf1``), or empty."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +34,8 @@ class SlurmJob:
 
     `nodes` are the allocated nodes (empty while pending). `node_count` and `gpus_per_node` are the request, the latter
     0 when the job asks for no GPU. `waits_for` is Slurm's pending reason (``Resources``, ``Dependency``…).
-    `task_count` is how many tasks of a pending array may run at once.
+    `task_count` is how many tasks of a pending array may run at once. `features` is Slurm's expression (``h100&ib``,
+    ``a|b``, ``[x|y]``), `switches` the most leaf switches it asked for (0: no wish), `gpu_type` the type it asked for.
     """
 
     id: int
@@ -58,6 +61,13 @@ class SlurmJob:
     task_count: int = 1
     het_job: int | None = None
     admin_comment: str = ""
+    comment: str = ""
+    qos: str = ""
+    reservation: str = ""
+    gpu_type: str = ""
+    switches: int = 0
+    array: int | None = None
+    """The id of its array, for a task or a folded array."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from datetime import datetime
 
 from bridge.lifecycle.progress import Sight
-from bridge.model.demand import Demand
+from bridge.model.demand import Demand, Victim, Work
 from bridge.model.handoff import Handoff
-from bridge.model.ledger import NodeRecord
+from bridge.model.ledger import NodeRecord, Preempted
 from bridge.model.ownership import Lease, Owner, Side
 
 
@@ -20,6 +21,12 @@ class Place:
     lease: Lease
     handoff: Handoff | None
     sight: Sight
+    features: frozenset[str] = frozenset()
+    """Slurm's features and Kubernetes' labels as ``key=value``: what a demand may ask for."""
+    switch: str = ""
+    """The leaf switch it is under, or empty."""
+    mig: str = ""
+    """Its present MIG layout, or empty."""
 
     @property
     def name(self) -> str:
@@ -46,12 +53,24 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """One pass's reading of everything. `unknown` lists the sides that could not be read, with the reason."""
+    """One pass's reading of everything. `unknown` lists the sides that could not be read, with the reason.
+
+    `demands` are the heads of both queues in the order in which their schedulers would serve them, as far as the nodes
+    of their pool could ever reach; `waiting` counts what is behind them, by side. `works` is what runs on the places.
+    `usage` is in GPU-seconds by team, decayed to now. `backoffs` says until when a demand is left alone. `reclaim_s`
+    are measured durations of handoffs by destination.
+    """
 
     places: tuple[Place, ...]
     demands: tuple[Demand, ...]
     unknown: tuple[str, ...] = ()
     paused: str = ""
+    works: tuple[Work, ...] = ()
+    usage: Mapping[str, float] = field(default_factory=dict)
+    backoffs: Mapping[str, datetime] = field(default_factory=dict)
+    preempted: tuple[Preempted, ...] = ()
+    reclaim_s: Mapping[Side, tuple[float, ...]] = field(default_factory=dict)
+    waiting: Mapping[Side, int] = field(default_factory=dict)
 
     def of_pool(self, pool: str) -> tuple[Place, ...]:
         return tuple(place for place in self.places if place.record.node.pool == pool)
@@ -62,7 +81,10 @@ class Snapshot:
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """Nodes to hand over under one lease: all of a gang, or a single one. `reason` holds the numbers it rests on."""
+    """Nodes to hand over under one lease: all of a gang, or a single one. `reason` holds the numbers it rests on.
+
+    `demand` is the key of the demand it serves, empty for a floor or a person. `victims` is what may be ended for it.
+    """
 
     nodes: tuple[str, ...]
     source: Side
@@ -70,6 +92,8 @@ class Move:
     reason: str
     evict: bool
     requested_by: str
+    demand: str = ""
+    victims: tuple[Victim, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
