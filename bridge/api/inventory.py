@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from bridge.api.problems import InputError
+from bridge.model import hostlists
 from bridge.model.errors import Invalid
 from bridge.model.ledger import LedgerState
 from bridge.model.ownership import Node
 from bridge.model.policy import Policy, PoolPolicy
-from bridge.slurm import hostlists
 
 _DNS_LABELS = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?(\.[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?)*")
 _MAX_KUBE_NAME_CHARS = 253

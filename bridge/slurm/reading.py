@@ -18,9 +18,9 @@ from typing import Any, TypeVar
 
 import orjson
 
+from bridge.model import hostlists
 from bridge.model.errors import Invalid, Unreadable
 from bridge.model.slurm import SlurmJob, SlurmNode
-from bridge.slurm import hostlists
 
 Record = Mapping[str, Any]
 _T = TypeVar("_T")

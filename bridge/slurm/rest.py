@@ -12,11 +12,12 @@ from datetime import UTC, datetime, timedelta
 
 import httpx
 
+from bridge.model import hostlists
 from bridge.model.errors import CallFailed, Invalid, Unreadable
 from bridge.model.ownership import Mark
 from bridge.model.slurm import SlurmNode, SlurmObservation
 from bridge.settings import SlurmSettings
-from bridge.slurm import hostlists, reading
+from bridge.slurm import reading
 from bridge.slurm.client import NotThere, RestClient, WriteRefused
 from bridge.slurm.queue import JobQueue
 from bridge.slurm.scontrol import Scontrol

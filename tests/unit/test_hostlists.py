@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from bridge.model import hostlists
 from bridge.model.errors import Invalid
-from bridge.slurm import hostlists
-from bridge.slurm.hostlists import expand, join
+from bridge.model.hostlists import expand, join
 
 
 @pytest.mark.parametrize(

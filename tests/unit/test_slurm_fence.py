@@ -20,7 +20,7 @@ SHELLS = [shell for shell in ("dash", "bash", "busybox") if shutil.which(shell)]
 SCONTROL = f"""#!{sys.executable}
 import sys
 sys.path.insert(0, {str(FENCE.parents[1])!r})
-from bridge.slurm.hostlists import expand
+from bridge.model.hostlists import expand
 assert sys.argv[1:3] == ["show", "hostnames"]
 print("\\n".join(expand([sys.argv[3]])))
 """

@@ -12,10 +12,10 @@ from bridge.api.eventlog import step_durations
 from bridge.api.inputs import AnswerWait, HandoffId, HandoffOrder, Limit, NodeFilter, RequestId
 from bridge.api.problems import BODY, InputError, Problem, invalid, responses
 from bridge.api.views import EventView, HandoffDetail, HandoffView, Listing, RequestView
+from bridge.model import hostlists
 from bridge.model.errors import Invalid
 from bridge.model.ledger import Request, RequestState
 from bridge.ports import Ledger
-from bridge.slurm import hostlists
 
 router = APIRouter(prefix="/v1", tags=["handoffs"], responses=responses())
 _MAX_NODES_AN_ORDER = 1024
