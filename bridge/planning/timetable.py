@@ -1,0 +1,77 @@
+"""The floors of a pool by hour and weekday: which ones hold at a moment, and when they change next.
+
+A line of the timetable holds from the moment the clock on the wall first shows its `from` (or a later time) until it
+first shows its `until`. So a line begins once and ends once also on the days on which clocks are set: a time that is
+left out means the moment of the jump, and a time that comes twice means the first of the two.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import UTC, date, datetime, time, timedelta
+from zoneinfo import ZoneInfo
+
+from bridge.model.ownership import Side
+from bridge.model.policy import Day, Hours, PoolPolicy
+
+_DAY = timedelta(days=1)
+_SECOND = timedelta(seconds=1)
+_DAYS = tuple(Day)
+
+
+def floors(pool: PoolPolicy, timezone: str, now: datetime) -> dict[Side, int]:
+    """The floor of each side that holds at `now` (an aware time), in nodes.
+
+    Of the lines that hold and name a floor for a side the last one in the document counts, side by side; where none
+    does, `Share.floor_nodes`.
+    """
+    zone = ZoneInfo(timezone)
+    found = {side: pool.share(side).floor_nodes for side in Side}
+    for line in pool.timetable:
+        if any(begin <= now < end for begin, end in _spans(line, zone, now, now)):
+            found |= {side: nodes for side in Side if (nodes := line.floor(side)) is not None}
+    return found
+
+
+def next_change(
+    pool: PoolPolicy, timezone: str, now: datetime, *, within: timedelta
+) -> tuple[datetime, dict[Side, int]] | None:
+    """The first moment after `now` and at most `within` later at which the floors are others than now, and those.
+
+    The moment is in UTC. None when nothing changes until then.
+    """
+    now = now.astimezone(UTC)
+    zone, present, last = ZoneInfo(timezone), floors(pool, timezone, now), now + within
+    turns = {turn for line in pool.timetable for span in _spans(line, zone, now, last) for turn in span}
+    for turn in sorted(turn for turn in turns if now < turn <= last):
+        then = floors(pool, timezone, turn)
+        if then != present:
+            return turn, then
+    return None
+
+
+def _spans(line: Hours, zone: ZoneInfo, first: datetime, last: datetime) -> Iterator[tuple[datetime, datetime]]:
+    """The spans of a line, half open and in UTC, that touch the time from `first` to `last` (and some more)."""
+    day = first.astimezone(zone).date() - _DAY
+    while day <= last.astimezone(zone).date():
+        if _DAYS[day.weekday()] in line.days:
+            until_day = day if line.until > line.from_ else day + _DAY
+            yield _moment(day, line.from_, zone), _moment(until_day, line.until, zone)
+        day += _DAY
+
+
+def _moment(day: date, at: time, zone: ZoneInfo) -> datetime:
+    """The first moment at which a clock in `zone` shows `at` on `day`, or anything later."""
+    wall = datetime.combine(day, at)
+    first = wall.replace(tzinfo=zone).astimezone(UTC)
+    if first.astimezone(zone).replace(tzinfo=None) == wall:
+        return first
+    # The clocks jump over it. Read with the offset of before the jump it is too late, with that of after it too early.
+    early, late = wall.replace(tzinfo=zone, fold=1).astimezone(UTC), first
+    while late - early > _SECOND:
+        middle = early + (late - early) // 2
+        if middle.astimezone(zone).replace(tzinfo=None) < wall:
+            early = middle
+        else:
+            late = middle
+    return late.replace(microsecond=0)
