@@ -9,9 +9,8 @@ from datetime import datetime
 
 from rich.table import Table
 
-from bridge.model.handoff import Handoff, Step
+from bridge.model.handoff import ADOPTER, Handoff, Step
 from bridge.model.ownership import Owner, Side
-from bridge.reconciler.decide import ADOPTER
 from bridge.simulation.world import World
 
 

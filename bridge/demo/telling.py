@@ -8,11 +8,10 @@ from datetime import datetime
 from rich.console import Console
 from rich.markup import escape
 
-from bridge.model.handoff import Handoff, Step
+from bridge.model.handoff import ADOPTER, Handoff, Step
 from bridge.model.ownership import Owner, Side
 from bridge.planning.planner import PLANNER
 from bridge.ports import Ledger
-from bridge.reconciler.decide import ADOPTER
 from bridge.simulation.world import World
 
 LEGEND = "Minutes and seconds are simulated. S: Slurm owns the node, K: Kubernetes does, -: it is on its way."

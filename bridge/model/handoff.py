@@ -36,6 +36,10 @@ class Step(StrEnum):
 _ENDED = frozenset({Step.DONE, Step.RETURNED, Step.FAILED, Step.QUARANTINED})
 
 
+ADOPTER = "adoption"
+"""Who asks for the handoffs of the first day, by which nodes are taken in."""
+
+
 @dataclass(frozen=True, slots=True)
 class Handoff:
     """One node's move from `source` to `destination` under `lease`.

@@ -99,14 +99,15 @@ class LedgerState:
     usage: dict[str, Usage] = field(default_factory=dict)
     """By team."""
     backoffs: dict[str, Backoff] = field(default_factory=dict)
-    """By demand; those that are over may be missing."""
+    """By demand; one that is over for a day may be missing."""
     preempted: tuple[Preempted, ...] = ()
-    """Of the last `PREEMPTED_FOR_S`, newest first."""
+    """Newest first. Older ones than `PREEMPTED_FOR_S` are forgotten when the next victim is chosen."""
     reclaim_s: dict[Side, tuple[float, ...]] = field(default_factory=dict)
-    """How long the last handoffs (at most 100) to each side took that went well, in seconds, newest first."""
+    """How long the last handoffs (at most `RECLAIMS`) to each side took that went well, in seconds, newest first."""
 
 
 PREEMPTED_FOR_S = 86_400.0
+RECLAIMS = 100
 
 
 @dataclass(frozen=True, slots=True)

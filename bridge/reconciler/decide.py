@@ -12,7 +12,7 @@ from datetime import datetime, timedelta
 
 from bridge.lifecycle.progress import Member, Sight, StepBounds, Verdict, enter, judge, postpone
 from bridge.lifecycle.table import Edge, Fact, follow, owner_in
-from bridge.model.handoff import Handoff, Step
+from bridge.model.handoff import ADOPTER, Handoff, Step
 from bridge.model.ledger import (
     AnswerRequest,
     Change,
@@ -33,8 +33,6 @@ from bridge.planning.adoption import Adoption, adopt
 from bridge.planning.orders import judge_order
 from bridge.planning.planner import plan
 from bridge.planning.snapshot import Move, Place, Plan, Snapshot
-
-ADOPTER = "adoption"
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,34 +6,44 @@ Invariants kept here, and once more by the constraints of `bridge.store.tables`:
 - `LaterWins`: a node's leases carry growing generations, and owner changes only with the generation; of two marks on a
   node the later one is always the larger.
 - `HistoryStands`: an ended handoff and a replaced lease are never written again.
-- `LegalRow`: a row says something that can be true (`legal_lease`, `legal_handoff`).
+- `LegalRow`: a row says something that can be true (`legal_lease`, `legal_handoff`, `legal_amount`).
 
 `Conflict` says that the world moved on since the caller read it; `InvariantViolation` that the caller is wrong.
 """
 
 from __future__ import annotations
 
+import math
 import re
 from collections import ChainMap
 from collections.abc import Iterable, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
 from typing import TypeVar
 
 from bridge.model.errors import Conflict, InvariantViolation
 from bridge.model.handoff import Handoff
 from bridge.model.ledger import (
+    PREEMPTED_FOR_S,
     AnswerRequest,
+    Backoff,
     Change,
+    DropBackoff,
     DropClosure,
     NodeRecord,
     Note,
+    Preempted,
+    PutBackoff,
     PutClosure,
     PutHandoff,
     PutLease,
+    PutPreempted,
     PutRecord,
     PutSighting,
+    PutUsage,
     Request,
     RequestState,
+    Usage,
 )
 from bridge.model.ownership import Closure, Lease, Mark, Side
 
@@ -51,7 +61,8 @@ class Rows:
     """Rows of the ledger by their keys: all of them, or those that a commit touches.
 
     `nodes` are the inventory; `leases` the live ones by node; `generations` the largest one a node's leases ever had;
-    `moving` the live handoff's id by node; `handoffs` by id. None stands for a row that was taken away.
+    `moving` the live handoff's id by node; `handoffs` by id; `usage` by team, `backoffs` by demand, `preempted` by
+    (key, side, time). None stands for a row that was taken away.
     """
 
     nodes: MutableMapping[str, NodeRecord] = field(default_factory=dict)
@@ -62,11 +73,29 @@ class Rows:
     closures: MutableMapping[tuple[str, Side], Closure | None] = field(default_factory=dict)
     sightings: MutableMapping[tuple[str, Side], PutSighting] = field(default_factory=dict)
     requests: MutableMapping[str, Request] = field(default_factory=dict)
+    usage: MutableMapping[str, Usage] = field(default_factory=dict)
+    backoffs: MutableMapping[str, Backoff | None] = field(default_factory=dict)
+    preempted: MutableMapping[tuple[str, Side, datetime], Preempted] = field(default_factory=dict)
 
 
 def by_key(found: Mapping[K, V]) -> dict[K, V]:
     """In the order of the keys, so that what is decided on a reading does not hang on how rows happen to lie."""
     return {key: found[key] for key in sorted(found)}
+
+
+def newest_first(found: Iterable[Preempted]) -> tuple[Preempted, ...]:
+    """Newest first, and in an order of their own where the times are the same."""
+    return tuple(sorted(sorted(found, key=lambda each: (each.key, each.side)), key=lambda each: each.at, reverse=True))
+
+
+def forgotten_before(written: Iterable[Preempted]) -> datetime:
+    """Victims that were chosen before this are forgotten in the commit that writes `written`, which is not empty."""
+    return max(each.at for each in written) - timedelta(seconds=PREEMPTED_FOR_S)
+
+
+def took_s(began_at: datetime, ended_at: datetime) -> float:
+    """Seconds from begin to end; 0 when the clock was set back in between."""
+    return max(0.0, (ended_at - began_at).total_seconds())
 
 
 class Draft:
@@ -90,6 +119,9 @@ class Draft:
             closures=ChainMap(self.written.closures, base.closures),
             sightings=self.written.sightings,
             requests=ChainMap(self.written.requests, base.requests),
+            usage=self.written.usage,
+            backoffs=self.written.backoffs,
+            preempted=self.written.preempted,
         )
 
     def apply(self, changes: Iterable[Change]) -> None:
@@ -123,6 +155,25 @@ class Draft:
                 self._answer(change)
             case Note():
                 self.notes.append(change)
+            case _:
+                self._remember(change)
+
+    def _remember(self, change: PutUsage | PutBackoff | DropBackoff | PutPreempted) -> None:
+        match change:
+            case PutUsage(usage=usage):
+                legal_amount(f"use of team {usage.team}", usage.gpu_s)
+                self._now.usage[usage.team] = usage
+            case PutBackoff(backoff=backoff):
+                if backoff.failures < 1:
+                    raise InvariantViolation(
+                        "LegalRow", f"backoff of {backoff.demand} after {backoff.failures} failures"
+                    )
+                self._now.backoffs[backoff.demand] = backoff
+            case DropBackoff(demand=demand):
+                self._now.backoffs[demand] = None
+            case PutPreempted(preempted=chosen):
+                legal_amount(f"loss of {chosen.key}", chosen.loss_gpu_s)
+                self._now.preempted[chosen.key, chosen.side, chosen.at] = chosen
 
     def _known(self, node: str) -> NodeRecord:
         record = self._now.nodes.get(node)
@@ -226,7 +277,7 @@ def touched(changes: Sequence[Change]) -> Touched:
                 sighted.add(node)
             case AnswerRequest(id=id):
                 requests.add(id)
-            case Note():
+            case Note() | PutUsage() | PutBackoff() | DropBackoff() | PutPreempted():
                 pass
     return Touched(frozenset(nodes), frozenset(sighted), frozenset(handoffs), frozenset(requests))
 
@@ -250,6 +301,15 @@ def legal_handoff(handoff: Handoff) -> None:
         wrong = "has no generation"
     if wrong:
         raise InvariantViolation("LegalRow", f"handoff {handoff.id} of {handoff.node} {wrong}")
+    for victim in handoff.victims:
+        legal_amount(f"loss of {victim.key}", victim.loss_gpu_s)
+        legal_amount(f"grace of {victim.key}", victim.grace_s)
+
+
+def legal_amount(what: str, amount: float) -> None:
+    """Raise `InvariantViolation` for a number that is none, or below nothing."""
+    if not 0 <= amount < math.inf:
+        raise InvariantViolation("LegalRow", f"{what} is {amount}")
 
 
 def legal_mark(mark: Mark) -> None:

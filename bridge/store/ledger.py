@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
 from sqlalchemy import (
@@ -14,18 +14,32 @@ from sqlalchemy import (
     insert,
     or_,
     select,
+    text,
     tuple_,
+    union_all,
     update,
 )
 from sqlalchemy.dialects.postgresql import Insert
 from sqlalchemy.dialects.postgresql import insert as upsert
 
-from bridge.model.handoff import Handoff
-from bridge.model.ledger import Change, FenceAck, LedgerState, PutSighting
+from bridge.model.handoff import ADOPTER, Handoff, Step
+from bridge.model.ledger import RECLAIMS, Change, FenceAck, LedgerState, Preempted, PutSighting
 from bridge.model.ownership import Lease, Side
 from bridge.store import events, policies, requests, rows
-from bridge.store.changes import Draft, Rows, Touched, by_key, touched
-from bridge.store.tables import closures, fence_ack, generation, handoffs, leases, nodes, settings, sightings
+from bridge.store.changes import Draft, Rows, Touched, by_key, forgotten_before, newest_first, took_s, touched
+from bridge.store.tables import (
+    backoffs,
+    closures,
+    fence_ack,
+    generation,
+    handoffs,
+    leases,
+    nodes,
+    preempted,
+    settings,
+    sightings,
+    usage,
+)
 from bridge.store.tables import requests as request_rows
 
 
@@ -46,7 +60,35 @@ def read(connection: Connection) -> LedgerState:
         closures=by_key({(each.node, each.side): each for each in standing if each.node in records}),
         requests=requests.pending(connection),
         fence_ack=None if ack is None else FenceAck(ack.generation, ack.at),
+        usage=by_key({row.team: rows.usage(row) for row in connection.execute(select(usage)).all()}),
+        backoffs=by_key({row.demand: rows.backoff(row) for row in connection.execute(select(backoffs)).all()}),
+        preempted=newest_first(map(rows.preempted, connection.execute(select(preempted)).all())),
+        reclaim_s=_reclaims(connection),
     )
+
+
+def _reclaims(connection: Connection) -> dict[Side, tuple[float, ...]]:
+    """Durations in seconds of the last handoffs to each side that are done, but for those of the first day.
+
+    Those never emptied a node: they say nothing about how long it takes to get one back.
+    """
+    found: dict[Side, list[float]] = {}
+    for destination, began_at, ended_at, _ in connection.execute(_LAST_RECLAIMS).all():
+        found.setdefault(Side(destination), []).append(took_s(began_at, ended_at))
+    return {side: tuple(found[side]) for side in sorted(found)}
+
+
+def _last_reclaims(side: Side) -> Any:
+    # Spelled as the condition of the index `ix_handoffs_reclaimed`, or the planner of Postgres would not see it.
+    return (
+        select(handoffs.c.destination, handoffs.c.began_at, handoffs.c.ended_at, handoffs.c.ordinal)
+        .where(text(f"step = '{Step.DONE}' AND requested_by <> '{ADOPTER}'"), handoffs.c.destination == side.value)
+        .order_by(handoffs.c.ordinal.desc())
+        .limit(RECLAIMS)
+    )
+
+
+_LAST_RECLAIMS = union_all(*(_last_reclaims(side) for side in Side)).order_by(text("ordinal DESC"))
 
 
 _INVENTORY = select(*rows.RECORD).where(nodes.c.removed_at.is_(None))
@@ -145,7 +187,25 @@ def _write(connection: Connection, base: Rows, draft: Draft) -> None:
     _many(connection, _PUT_SIGHTING, [rows.of_sighting(seen) for seen in written.sightings.values()])
     answers = [{"key": each.id, "state": each.state.value, "answer": each.answer} for each in written.requests.values()]
     _many(connection, _ANSWER, answers)
+    _write_memory(connection, written)
     events.append(connection, draft.notes)
+
+
+def _write_memory(connection: Connection, written: Rows) -> None:
+    """What is remembered of teams, demands and victims, in the order of their keys."""
+    _many(connection, _PUT_USAGE, [rows.of_usage(each) for each in by_key(written.usage).values()])
+    put = [rows.of_backoff(each) for each in by_key(written.backoffs).values() if each is not None]
+    _many(connection, _PUT_BACKOFF, put)
+    dropped = [demand for demand, backoff in written.backoffs.items() if backoff is None]
+    if dropped:
+        connection.execute(delete(backoffs).where(backoffs.c.demand == rows.any_of("gone")), {"gone": dropped})
+    _write_preempted(connection, written.preempted.values())
+
+
+def _write_preempted(connection: Connection, written: Collection[Preempted]) -> None:
+    if written:
+        _many(connection, _PUT_PREEMPTED, [rows.of_preempted(each) for each in written])
+        connection.execute(delete(preempted).where(preempted.c.at < forgotten_before(written)))
 
 
 def _write_handoffs(connection: Connection, base: Rows, written: Iterable[Handoff]) -> None:
@@ -192,4 +252,7 @@ _PUT_HANDOFF = update(handoffs).where(handoffs.c.id == bindparam("key"))
 _PUT_RECORD = update(nodes).where(nodes.c.name == bindparam("key"))
 _PUT_CLOSURE = _replacing(upsert(closures), "node", "side")
 _PUT_SIGHTING = _replacing(upsert(sightings), "node", "side")
+_PUT_USAGE = _replacing(upsert(usage), "team")
+_PUT_BACKOFF = _replacing(upsert(backoffs), "demand")
+_PUT_PREEMPTED = _replacing(upsert(preempted), "at", "key", "side")
 _ANSWER = update(request_rows).where(request_rows.c.id == bindparam("key"))

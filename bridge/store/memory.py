@@ -14,8 +14,9 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 
 from bridge.model.errors import CallFailed, Conflict, Fenced, Invalid, Unreadable
-from bridge.model.handoff import Handoff
+from bridge.model.handoff import ADOPTER, Handoff, Step
 from bridge.model.ledger import (
+    RECLAIMS,
     Change,
     Event,
     FenceAck,
@@ -29,7 +30,7 @@ from bridge.model.ledger import (
 from bridge.model.ownership import Lease, Node, Side
 from bridge.model.policy import Policy
 from bridge.ports import OnChange
-from bridge.store.changes import Draft, Rows, by_key
+from bridge.store.changes import Draft, Rows, by_key, forgotten_before, newest_first, took_s
 from bridge.store.inventory import inventory_change
 from bridge.store.notes import pause_note, policy_note, request_note
 from bridge.store.plain import plain
@@ -111,7 +112,19 @@ class MemoryLedger:
                 ),
                 requests=tuple(each for each in rows.requests.values() if each.state is RequestState.PENDING),
                 fence_ack=self._fence_ack,
+                usage=by_key(rows.usage),
+                backoffs=by_key({demand: each for demand, each in rows.backoffs.items() if each is not None}),
+                preempted=newest_first(rows.preempted.values()),
+                reclaim_s=self._reclaims(),
             )
+
+    def _reclaims(self) -> dict[Side, tuple[float, ...]]:
+        found: dict[Side, list[float]] = {}
+        for handoff in reversed(list(self._rows.handoffs.values())):
+            done = handoff.step is Step.DONE and handoff.requested_by != ADOPTER
+            if done and handoff.ended_at is not None and len(found.get(handoff.destination, ())) < RECLAIMS:
+                found.setdefault(handoff.destination, []).append(took_s(handoff.began_at, handoff.ended_at))
+        return {side: tuple(found[side]) for side in sorted(found)}
 
     def next_generation(self) -> int:
         with self._writing(tell=False):
@@ -146,8 +159,18 @@ class MemoryLedger:
             rows.closures.pop(key, None)
             if closure is not None:
                 rows.closures[key] = closure
+        self._keep_memory(written)
         self._lease_history.extend(draft.replaced)
         self._log(draft.notes)
+
+    def _keep_memory(self, written: Rows) -> None:
+        rows = self._rows
+        rows.usage.update(written.usage)
+        rows.backoffs.update(written.backoffs)
+        rows.preempted.update(written.preempted)
+        if written.preempted:
+            oldest = forgotten_before(written.preempted.values())
+            rows.preempted = {key: each for key, each in rows.preempted.items() if each.at >= oldest}
 
     def _log(self, notes: Sequence[Note]) -> None:
         for note in notes:

@@ -6,8 +6,9 @@ from typing import Any
 
 from sqlalchemy import ARRAY, BindParameter, CollectionAggregate, Row, Text, any_, bindparam
 
+from bridge.model.demand import Victim
 from bridge.model.handoff import Handoff, Step
-from bridge.model.ledger import NodeRecord, PutSighting, Request, RequestState
+from bridge.model.ledger import Backoff, NodeRecord, Preempted, PutSighting, Request, RequestState, Usage
 from bridge.model.ownership import Closure, Lease, Mark, Node, Owner, Side
 from bridge.store.tables import closures, handoffs, leases, nodes, requests, sightings
 
@@ -60,7 +61,14 @@ def handoff(row: AnyRow) -> Handoff:
     fields["destination"] = Side(fields["destination"])
     fields["step"] = Step(fields["step"])
     fields["blockers"] = tuple(fields["blockers"])
+    fields["victims"] = tuple(map(_victim, fields["victims"]))
     return Handoff(**fields)
+
+
+def _victim(stored: dict[str, Any]) -> Victim:
+    # JSON has one kind of number: a large one without a fraction comes back as an int.
+    loss_gpu_s, grace_s = float(stored["loss_gpu_s"]), float(stored["grace_s"])
+    return Victim(**{**stored, "side": Side(stored["side"]), "loss_gpu_s": loss_gpu_s, "grace_s": grace_s})
 
 
 def closure(row: AnyRow) -> Closure:
@@ -79,6 +87,18 @@ def request(row: AnyRow) -> Request:
     fields["destination"] = Side(fields["destination"])
     fields["state"] = RequestState(fields["state"])
     return Request(**fields)
+
+
+def usage(row: AnyRow) -> Usage:
+    return Usage(row.team, row.gpu_s, row.at)
+
+
+def backoff(row: AnyRow) -> Backoff:
+    return Backoff(row.demand, row.until, row.failures)
+
+
+def preempted(row: AnyRow) -> Preempted:
+    return Preempted(row.key, Side(row.side), row.at, row.loss_gpu_s)
 
 
 def of_node(node: Node) -> dict[str, Any]:
@@ -132,6 +152,20 @@ def of_handoff(handoff: Handoff) -> dict[str, Any]:
         "blockers": list(handoff.blockers),
         "ended_at": handoff.ended_at,
         "outcome": handoff.outcome,
+        "demand": handoff.demand,
+        "victims": [_of_victim(victim) for victim in handoff.victims],
+        "signalled_at": handoff.signalled_at,
+    }
+
+
+def _of_victim(victim: Victim) -> dict[str, Any]:
+    return {
+        "key": victim.key,
+        "side": victim.side.value,
+        "job": victim.job,
+        "loss_gpu_s": victim.loss_gpu_s,
+        "signal": victim.signal,
+        "grace_s": victim.grace_s,
     }
 
 
@@ -167,4 +201,21 @@ def of_sighting(seen: PutSighting) -> dict[str, Any]:
         "at": seen.at,
         "summary": seen.summary,
         "unknown": seen.unknown,
+    }
+
+
+def of_usage(usage: Usage) -> dict[str, Any]:
+    return {"team": usage.team, "gpu_s": usage.gpu_s, "at": usage.at}
+
+
+def of_backoff(backoff: Backoff) -> dict[str, Any]:
+    return {"demand": backoff.demand, "until": backoff.until, "failures": backoff.failures}
+
+
+def of_preempted(preempted: Preempted) -> dict[str, Any]:
+    return {
+        "at": preempted.at,
+        "key": preempted.key,
+        "side": preempted.side.value,
+        "loss_gpu_s": preempted.loss_gpu_s,
     }

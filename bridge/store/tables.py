@@ -16,6 +16,7 @@ from sqlalchemy import (
     Boolean,
     CheckConstraint,
     Column,
+    Double,
     ForeignKey,
     ForeignKeyConstraint,
     Identity,
@@ -31,7 +32,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.dialects.postgresql import ARRAY, JSONB
 
-from bridge.model.handoff import Step
+from bridge.model.handoff import ADOPTER, Step
 from bridge.model.ledger import RequestState
 from bridge.model.ownership import Owner, Side
 from bridge.store.changes import LEASE_ID
@@ -72,6 +73,11 @@ def _ended(step: Step) -> bool:
 
 def _lease_id(column: str) -> CheckConstraint:
     return CheckConstraint(f"{column} ~ '{LEASE_ID}'", name=column)
+
+
+def _amount(column: str) -> CheckConstraint:
+    """No NaN either, which Postgres holds for the largest number."""
+    return CheckConstraint(f"{column} >= 0 AND {column} < 'Infinity'", name=column)
 
 
 def _single_row() -> tuple[Column[int], CheckConstraint]:
@@ -159,6 +165,9 @@ handoffs = Table(
     Column("blockers", ARRAY(Text), nullable=False, server_default="{}"),
     _time("ended_at", nullable=True),
     Column("outcome", Text),
+    _words("demand"),
+    Column("victims", JSONB, nullable=False, server_default="[]"),
+    _time("signalled_at", nullable=True),
     UniqueConstraint("node", "id"),  # for the foreign key of `leases`
     _one_of("source", Side),
     _one_of("destination", Side),
@@ -166,12 +175,20 @@ handoffs = Table(
     _lease_id("lease"),
     CheckConstraint("source <> destination", name="moves"),
     CheckConstraint("generation >= 1", name="generation"),
+    CheckConstraint("jsonb_typeof(victims) = 'array'", name="victims"),
     CheckConstraint(
         f"(ended_at IS NOT NULL) = (step IN ({_listed(step for step in Step if step.ended)}))", name="ended"
     ),
     Index("uq_handoffs_live_node", "node", unique=True, postgresql_where=text("ended_at IS NULL")),
     Index("ix_handoffs_ordinal", "ordinal"),
     Index("ix_handoffs_node_ordinal", "node", "ordinal"),
+    # What each pass reads to know how long a reclaim takes; see `bridge.store.ledger`.
+    Index(
+        "ix_handoffs_reclaimed",
+        "destination",
+        "ordinal",
+        postgresql_where=text(f"step = '{Step.DONE}' AND requested_by <> '{ADOPTER}'"),
+    ),
 )
 
 leases = Table(
@@ -219,6 +236,36 @@ sightings = Table(
     Column("summary", JSONB, nullable=False),
     _words("unknown"),
     _one_of("side", Side),
+)
+
+usage = Table(
+    "usage",
+    metadata,
+    Column("team", Text, primary_key=True),
+    Column("gpu_s", Double, nullable=False),
+    _time("at"),
+    _amount("gpu_s"),
+)
+
+backoffs = Table(
+    "backoffs",
+    metadata,
+    Column("demand", Text, primary_key=True),
+    _time("until"),
+    Column("failures", Integer, nullable=False),
+    CheckConstraint("failures >= 1", name="failures"),
+)
+
+preempted = Table(
+    "preempted",
+    metadata,
+    # The time first, as old rows are deleted by it. The same work may be ended again, at another time.
+    Column("at", TIMESTAMP(timezone=True), primary_key=True),
+    Column("key", Text, primary_key=True),
+    Column("side", Text, primary_key=True),
+    Column("loss_gpu_s", Double, nullable=False),
+    _one_of("side", Side),
+    _amount("loss_gpu_s"),
 )
 
 requests = Table(

@@ -12,23 +12,33 @@ from typing import Any
 
 import pytest
 
+from bridge.model.demand import Victim
 from bridge.model.errors import BridgeError, Conflict, Fenced, Invalid, InvariantViolation
-from bridge.model.handoff import Handoff, Step
+from bridge.model.handoff import ADOPTER, Handoff, Step
 from bridge.model.ledger import (
+    PREEMPTED_FOR_S,
+    RECLAIMS,
     AnswerRequest,
+    Backoff,
     Change,
+    DropBackoff,
     DropClosure,
     FenceAck,
     LedgerState,
     NodeRecord,
     Note,
+    Preempted,
+    PutBackoff,
     PutClosure,
     PutHandoff,
     PutLease,
+    PutPreempted,
     PutRecord,
     PutSighting,
+    PutUsage,
     Request,
     RequestState,
+    Usage,
 )
 from bridge.model.ownership import Closure, Lease, Mark, Node, Owner, Side
 from bridge.model.policy import Policy, PoolPolicy
@@ -75,6 +85,11 @@ def a_handoff(id: str = "h1", node: str = "gpu-1", step: Step = Step.CLOSE, **fi
         "outcome": step.value if step.ended else None,
     }
     return Handoff(id=id, node=node, step=step, **given | fields)
+
+
+def a_victim(key: str = "job 17 of alice", **fields: Any) -> Victim:
+    given: dict[str, Any] = {"side": Side.SLURM, "job": 17, "loss_gpu_s": 9600.5, "signal": "USR1", "grace_s": 120.0}
+    return Victim(key, **given | fields)
 
 
 def a_closure(node: str = "gpu-1", side: Side = Side.SLURM, generation: int = 1, **fields: Any) -> Closure:
@@ -436,6 +451,9 @@ class LedgerContract:
             {"step": Step.DONE},
             {"generation": 0},
             {"lease": "lease 1 2 3"},
+            {"victims": (a_victim(loss_gpu_s=-1.0),)},
+            {"victims": (a_victim(loss_gpu_s=float("nan")),)},
+            {"victims": (a_victim(), a_victim(grace_s=float("inf")))},
         ],
     )
     def test_a_handoff_that_cannot_be_true_is_refused(self, stocked: Ledger, fields: dict[str, Any]) -> None:
@@ -461,6 +479,93 @@ class LedgerContract:
     def test_every_step_can_be_stored(self, stocked: Ledger, step: Step) -> None:
         stocked.commit(1, [PutHandoff(a_handoff(step=step), None)])
         assert stocked.handoff("h1") == a_handoff(step=step)
+
+    def test_a_handoff_remembers_whom_it_may_end_and_for_what(
+        self, stocked: Ledger, again: Callable[[], Ledger]
+    ) -> None:
+        pod = a_victim("pod serving/chat-1", side=Side.KUBERNETES, job=None, loss_gpu_s=0.0, signal="", grace_s=0.0)
+        handoff = a_handoff(demand="job 30 of bob", victims=(a_victim(), pod))
+        stocked.commit(1, [PutHandoff(handoff, None)])
+        signalled = replace(handoff, step=Step.EMPTY, signalled_at=T0 + timedelta(seconds=3))
+        stocked.commit(1, [PutHandoff(signalled, Step.CLOSE)])
+        assert again().read().handoffs == {"gpu-1": signalled}
+        assert again().handoff("h1") == signalled
+
+    # --- what a pass remembers for the planner ---
+
+    def test_use_is_kept_by_team(self, ledger: Ledger, epoch: int, again: Callable[[], Ledger]) -> None:
+        b, a = Usage("b", 0.1 + 0.2, T0), Usage("a", 1e12, T0)
+        ledger.commit(epoch, [PutUsage(b), PutUsage(a)])
+        later = Usage("b", 480.0, T0 + timedelta(minutes=1))
+        ledger.commit(epoch, [PutUsage(Usage("b", 3.0, T0)), PutUsage(later)])
+        assert again().read().usage == {"a": a, "b": later}
+        assert list(again().read().usage) == ["a", "b"]
+
+    def test_a_backoff_stands_until_it_is_dropped(
+        self, ledger: Ledger, epoch: int, again: Callable[[], Ledger]
+    ) -> None:
+        first, other = Backoff("job 17 of alice", T0, 1), Backoff("job 18 of bob", T0, 1)
+        ledger.commit(epoch, [PutBackoff(first), PutBackoff(other)])
+        second = replace(first, until=T0 + timedelta(minutes=5), failures=2)
+        ledger.commit(epoch, [PutBackoff(second), DropBackoff(other.demand), DropBackoff("never heard of")])
+        assert again().read().backoffs == {first.demand: second}
+        ledger.commit(epoch, [DropBackoff(first.demand), PutBackoff(first)])
+        assert again().read().backoffs == {first.demand: first}
+        ledger.commit(epoch, [PutBackoff(second), DropBackoff(first.demand)])
+        assert again().read().backoffs == {}
+
+    def test_victims_are_read_newest_first(self, ledger: Ledger, epoch: int) -> None:
+        old = Preempted("job 17 of alice", Side.SLURM, T0, 9600.5)
+        new = Preempted("job 17 of alice", Side.SLURM, T0 + timedelta(hours=1), 100.0)
+        pod = Preempted("B", Side.KUBERNETES, T0, 0.0)
+        ledger.commit(epoch, [PutPreempted(old), PutPreempted(new), PutPreempted(pod)])
+        assert ledger.read().preempted == (new, pod, old)
+
+    def test_the_same_victim_at_the_same_time_is_one(self, ledger: Ledger, epoch: int) -> None:
+        chosen = Preempted("job 17 of alice", Side.SLURM, T0, 9600.5)
+        ledger.commit(epoch, [PutPreempted(chosen), PutPreempted(replace(chosen, loss_gpu_s=1.0))])
+        ledger.commit(epoch, [PutPreempted(chosen)])
+        assert ledger.read().preempted == (chosen,)
+
+    def test_victims_of_more_than_a_day_ago_are_forgotten_with_the_next(self, ledger: Ledger, epoch: int) -> None:
+        def chosen(after_s: float) -> Preempted:
+            return Preempted("job 17 of alice", Side.SLURM, T0 + timedelta(seconds=after_s), 1.0)
+
+        ledger.commit(epoch, [PutPreempted(chosen(0)), PutPreempted(chosen(1))])
+        ledger.commit(epoch, [PutPreempted(chosen(PREEMPTED_FOR_S + 1))])
+        assert ledger.read().preempted == (chosen(PREEMPTED_FOR_S + 1), chosen(1))
+
+    @pytest.mark.parametrize(
+        "change",
+        [
+            PutUsage(Usage("a", -0.1, T0)),
+            PutUsage(Usage("a", float("nan"), T0)),
+            PutUsage(Usage("a", float("inf"), T0)),
+            PutBackoff(Backoff("job 17 of alice", T0, 0)),
+            PutPreempted(Preempted("job 17 of alice", Side.SLURM, T0, -1.0)),
+        ],
+        ids=str,
+    )
+    def test_what_is_remembered_can_be_true(self, ledger: Ledger, epoch: int, change: Change) -> None:
+        self.refuses(ledger, InvariantViolation, change, match="LegalRow")
+
+    def test_how_long_reclaims_took_is_read_newest_first_by_side(self, stocked: Ledger) -> None:
+        def ended(id: str, took_s: float, step: Step = Step.DONE, **fields: Any) -> PutHandoff:
+            return PutHandoff(a_handoff(id, step=step, ended_at=T0 + timedelta(seconds=took_s), **fields), None)
+
+        back = {"source": Side.KUBERNETES, "destination": Side.SLURM}
+        stocked.commit(1, [ended("h1", 40), ended("h2", 300, **back), ended("h3", 50.5)])
+        stocked.commit(1, [ended("h4", 60, requested_by=ADOPTER), ended("h5", 70, Step.RETURNED), ended("h6", -1)])
+        stocked.commit(1, [PutHandoff(a_handoff("h7"), None)])
+        assert stocked.read().reclaim_s == {Side.KUBERNETES: (0.0, 50.5, 40.0), Side.SLURM: (300.0,)}
+
+    def test_only_the_last_reclaims_count(self, stocked: Ledger) -> None:
+        ends = [T0 + timedelta(seconds=number) for number in range(RECLAIMS + 5)]
+        done = [a_handoff(f"h{number}", step=Step.DONE, ended_at=at) for number, at in enumerate(ends)]
+        stocked.commit(1, [PutHandoff(each, None) for each in done])
+        assert stocked.read().reclaim_s == {
+            Side.KUBERNETES: tuple(float(number) for number in range(RECLAIMS + 4, 4, -1))
+        }
 
     # --- closures, records, sightings ---
 

@@ -10,21 +10,28 @@ from typing import Any
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from bridge.model.handoff import Step
+from bridge.model.handoff import ADOPTER, Step
 from bridge.model.ledger import (
     AnswerRequest,
+    Backoff,
     Change,
+    DropBackoff,
     DropClosure,
     FenceAck,
     LedgerState,
     NodeRecord,
     Note,
+    Preempted,
+    PutBackoff,
     PutClosure,
     PutHandoff,
     PutLease,
+    PutPreempted,
     PutRecord,
     PutSighting,
+    PutUsage,
     RequestState,
+    Usage,
 )
 from bridge.model.ownership import Mark, Owner, Side
 from bridge.ports import Ledger
@@ -39,6 +46,7 @@ from tests.contracts.ledger import (
     a_node,
     a_policy,
     a_request,
+    a_victim,
     outcome,
 )
 from tests.integration.conftest import PostgresServer
@@ -55,6 +63,9 @@ steps = st.sampled_from(Step)
 times = st.integers(0, 9).map(lambda minutes: T0 + timedelta(minutes=minutes))
 words = st.text(max_size=8)
 marks = st.builds(Mark, st.sampled_from(["lease0001", "lease0002"]), st.just(1), st.integers(1, 2))
+
+
+amounts = st.floats(0, allow_nan=False, allow_infinity=False) | st.sampled_from([-1.0, float("nan"), float("inf")])
 
 
 def mostly(right: Any, *wrong: Any) -> st.SearchStrategy[Any]:
@@ -94,8 +105,28 @@ def put_handoffs(draw: st.DrawFn, state: LedgerState) -> PutHandoff:
     step = draw(steps)
     ended_at = draw(mostly(T0 if step.ended else None, None, T0))
     blockers = tuple(draw(st.lists(words, max_size=2)))
-    return PutHandoff(
-        replace(a_handoff(id, node, step, evict=draw(st.booleans()), blockers=blockers), ended_at=ended_at), replaces
+    handoff = a_handoff(
+        id,
+        node,
+        step,
+        evict=draw(st.booleans()),
+        blockers=blockers,
+        demand=draw(words),
+        victims=tuple(draw(st.lists(st.builds(a_victim, words, side=sides, loss_gpu_s=amounts), max_size=2))),
+        signalled_at=draw(st.none() | times),
+        requested_by=draw(st.sampled_from(["planner", ADOPTER])),
+    )
+    return PutHandoff(replace(handoff, ended_at=ended_at and draw(times)), replaces)
+
+
+def memory() -> st.SearchStrategy[Change]:
+    """What a pass remembers; victims over more than a day, so that some are forgotten."""
+    hours = st.integers(0, 50).map(lambda number: T0 + timedelta(hours=number))
+    return st.one_of(
+        st.builds(PutUsage, st.builds(Usage, words, amounts, times)),
+        st.builds(PutBackoff, st.builds(Backoff, st.sampled_from(["job 1", "job 2"]), times, mostly(1, 0, 7))),
+        st.builds(DropBackoff, st.sampled_from(["job 1", "job 2", "job 3"])),
+        st.builds(PutPreempted, st.builds(Preempted, words, sides, hours, amounts)),
     )
 
 
@@ -130,6 +161,7 @@ def changes(state: LedgerState) -> st.SearchStrategy[Change]:
         (2, st.builds(PutSighting, nodes, sides, times, data, words)),
         (3 if state.requests else 1, answers),
         (2, notes),
+        (4, memory()),
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -14,6 +15,8 @@ import pytest
 from bridge.model.errors import CallFailed, Conflict, Invalid, Unreadable
 from bridge.model.handoff import Step
 from bridge.model.ledger import Note, PutClosure, PutHandoff, PutLease
+from bridge.model.ownership import Side
+from bridge.model.policy import Policy, PoolPolicy, Share
 from bridge.ports import Ledger
 from bridge.store import connections
 from bridge.store.postgres import PostgresLedger
@@ -181,6 +184,12 @@ _ILLEGAL = {
     "a leader without an epoch": ("UPDATE leader SET holder = 'x', expires_at = now()", "needs an epoch"),
     "a second leader": ("INSERT INTO leader (single) VALUES (2)", "ck_leader_single"),
     "no leader row": ("DELETE FROM leader", "history"),
+    "use below nothing": ("INSERT INTO usage VALUES ('a', -1, now())", "ck_usage_gpu_s"),
+    "use that is no number": ("INSERT INTO usage VALUES ('a', 'NaN', now())", "ck_usage_gpu_s"),
+    "a backoff without a failure": ("INSERT INTO backoffs VALUES ('job 17', now(), 0)", "ck_backoffs_failures"),
+    "a victim of a third side": ("INSERT INTO preempted VALUES (now(), 'job 17', 'both', 1)", "ck_preempted_side"),
+    "a loss without end": ("INSERT INTO preempted VALUES (now(), 'x', 'slurm', 'inf')", "ck_preempted_loss_gpu_s"),
+    "victims that are no list": ("UPDATE handoffs SET victims = '{}' WHERE id = 'h1'", "ck_handoffs_victims"),
     "a request for nothing": ("UPDATE requests SET nodes = '{}'", "ck_requests_nodes"),
     "an answer that is none": ("UPDATE requests SET state = 'perhaps'", "ck_requests_state"),
 }
@@ -256,9 +265,64 @@ def test_a_policy_that_meets_another_one_is_a_conflict(
 
 
 def test_a_policy_document_of_another_time_is_unreadable(ledger: PostgresLedger, sql: psycopg.Connection) -> None:
-    sql.execute("INSERT INTO policies (version, at, author, document) VALUES (1, now(), 'b', '{\"teams\": []}')")
+    sql.execute("INSERT INTO policies (version, at, author, document) VALUES (1, now(), 'b', '{\"tribes\": []}')")
     with pytest.raises(Unreadable, match="policy version 1 is not understood"):
         ledger.read()
+
+
+def test_a_document_of_the_first_policy_says_the_same_today(ledger: PostgresLedger, sql: psycopg.Connection) -> None:
+    """Written field by field as the first version stored it; what came later has its default."""
+    sql.execute(
+        "INSERT INTO policies (version, at, author, document) VALUES (1, now(), 'ada', %s)",
+        [
+            json.dumps(
+                {
+                    "pools": [
+                        {
+                            "name": "shared",
+                            "nodes": ["gpu-[1-4]"],
+                            "kube_name": "{node}.cluster",
+                            "gpus": 4,
+                            "partition": "gpu",
+                            "home": "kubernetes",
+                            "slurm": {"floor_nodes": 1, "max_nodes": 3},
+                            "kubernetes": {"floor_nodes": 0, "max_nodes": None},
+                            "demand_age_s": 5.0,
+                            "idle_age_s": 6.0,
+                            "min_hold_s": 7.0,
+                            "max_in_flight": 2,
+                            "empty_patience_s": 3600.0,
+                            "failure_backoff_s": 30.0,
+                        }
+                    ]
+                }
+            )
+        ],
+    )
+    state = ledger.read()
+    assert state.policy_version == 1
+    assert state.policy == Policy(
+        pools=(
+            PoolPolicy(
+                name="shared",
+                nodes=("gpu-[1-4]",),
+                kube_name="{node}.cluster",
+                gpus=4,
+                partition="gpu",
+                home=Side.KUBERNETES,
+                slurm=Share(floor_nodes=1, max_nodes=3),
+                demand_age_s=5,
+                idle_age_s=6,
+                min_hold_s=7,
+                max_in_flight=2,
+                empty_patience_s=3600,
+                failure_backoff_s=30,
+            ),
+        )
+    )
+    assert ledger.policy_history(10)[0][4] == state.policy
+    assert ledger.apply_policy(state.policy, [], replaces=1, author="ada", note="", at=T0) == 2
+    assert ledger.read().policy == state.policy
 
 
 # --- a database that is away, slow or deaf ---
