@@ -68,6 +68,8 @@ class SlurmJob:
     switches: int = 0
     array: int | None = None
     """The id of its array, for a task or a folded array."""
+    restarts: int = 0
+    """How often it was requeued."""
 
 
 @dataclass(frozen=True, slots=True)
