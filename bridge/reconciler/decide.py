@@ -1,29 +1,36 @@
 """From facts to changes of the ledger: which handoffs move on, which begin, what is remembered.
 
+What is remembered for the planner of later passes is made in `bridge.reconciler.bookkeeping`.
+
 Pure but for `Fresh`, which hands out ids and generations. All changes of a pass are committed in one transaction before
 any of them is acted on (``IntentFirst``).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 
-from bridge.lifecycle.progress import Member, Sight, StepBounds, Verdict, enter, judge, postpone
+from bridge.lifecycle.progress import Member, Sight, StepBounds, Verdict, enter, graces, judge, postpone
 from bridge.lifecycle.table import Edge, Fact, follow, owner_in
+from bridge.model.demand import Work
 from bridge.model.handoff import ADOPTER, Handoff, Step
 from bridge.model.ledger import (
     AnswerRequest,
+    Backoff,
     Change,
     DropClosure,
     LedgerState,
     NodeRecord,
     Note,
+    PutBackoff,
     PutClosure,
     PutHandoff,
     PutLease,
     PutRecord,
+    PutUsage,
     Request,
     RequestState,
 )
@@ -33,6 +40,8 @@ from bridge.planning.adoption import Adoption, adopt
 from bridge.planning.orders import judge_order
 from bridge.planning.planner import plan
 from bridge.planning.snapshot import Move, Place, Plan, Snapshot
+from bridge.planning.usage import due, sample
+from bridge.reconciler.bookkeeping import backoff_change, chosen_victims, outlived, victims_by_node
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +66,20 @@ class Bounds:
         patience_s = pool.empty_patience_s if pool else 86_400.0
         return StepBounds(self.close_s, patience_s, self.clean_s, self.open_s, self.prove_s)
 
+    def of_gang(self, pool: PoolPolicy, age_s: float, *, unknown: bool = False) -> StepBounds:
+        """Bounds for nodes that are collected for a gang since `age_s`: its deadline counts from the beginning.
+
+        A node that is clean waits for the others in step `clean`, and may do so until the deadline. Time in which a
+        side is `unknown` does not count, but for no longer than the deadline itself: held nodes are of use to nobody.
+        After that there is still the time of one closing, for a look at what has become of them.
+        """
+        deadline_s = pool.gang_deadline_s
+        left_s = max(0.0, deadline_s - age_s)
+        if unknown:
+            left_s = max(min(deadline_s, 2 * deadline_s - age_s), self.close_s)
+        alone = self.of(pool)
+        return replace(alone, empty_s=min(alone.empty_s, left_s), clean_s=alone.clean_s + left_s)
+
 
 @dataclass
 class Decider:
@@ -77,17 +100,20 @@ class Decider:
     _generations: dict[str, int] = field(default_factory=dict)
     _records: dict[str, NodeRecord] = field(default_factory=dict)
     _begun: dict[str, tuple[Lease, Handoff]] = field(default_factory=dict)
+    _gangs: frozenset[str] = frozenset()
+    _backoffs: dict[str, Backoff] = field(default_factory=dict)
 
     def decide(self, snapshot: Snapshot) -> Plan:
         """Fill `changes`; returns what the planner said."""
         self.read_closures_back()
-        self._advance()
+        self._advance(snapshot)
         self._adopt()
         self._answer_orders(snapshot)
         planned = plan(self._as_begun(snapshot), self.state.policy, self.now)
         for move in planned.moves:
-            self._begin(move)
+            self._begin(move, snapshot.works)
         self._remember()
+        self._remember_use(snapshot.works)
         return planned
 
     # --- handoffs that are under way ---
@@ -108,27 +134,39 @@ class Decider:
         if after != before:
             self.changes.append(PutClosure(after))
 
-    def _advance(self) -> None:
+    def _advance(self, snapshot: Snapshot) -> None:
+        live = Counter(handoff.lease for handoff in self.state.handoffs.values() if handoff.demand)
+        whole = {demand.key for demand in snapshot.demands if demand.whole}
+        self._gangs = frozenset(
+            each.lease for each in self.state.handoffs.values() if live[each.lease] > 1 or each.demand in whole
+        )
         gangs: dict[str, list[Member]] = {}
         for handoff in self.state.handoffs.values():
             moved = replace(handoff, step_deadline_at=handoff.step_deadline_at + self.skew)
             if self.new_leader:
-                moved = postpone(moved, now=self.now, bounds=self._bounds(handoff.node))
+                moved = postpone(moved, now=self.now, bounds=self._bounds_of(handoff, unknown=True))
             gangs.setdefault(handoff.lease, []).append(Member(moved, self.seen[handoff.node]))
-        for gang in gangs.values():
-            for member in gang:
-                verdict = judge(member, gang, self.now)
-                if verdict.fact is Fact.CLEAN and any(other.handoff.node in self.in_doubt for other in gang):
-                    verdict = Verdict(blockers=("an earlier call that opens Slurm may still be on its way",))
-                if verdict.fact is not None:
-                    self._follow(member.handoff, follow(member.handoff.step, verdict.fact), verdict)
-                else:
-                    self._wait(member.handoff, verdict)
+        for members in gangs.values():
+            gang = graces(members, now=self.now, skew=self.skew, new_leader=self.new_leader)
+            steps = [self._judge(member, gang) for member in gang]
+            self._remember_failure(gang[0].handoff, steps)
+
+    def _judge(self, member: Member, gang: Sequence[Member]) -> Step:
+        """Move `member` on or let it wait; the step in which it is then."""
+        verdict = judge(member, gang, self.now)
+        if verdict.fact is Fact.CLEAN and any(other.handoff.node in self.in_doubt for other in gang):
+            verdict = Verdict(blockers=("an earlier call that opens Slurm may still be on its way",))
+        if verdict.fact is None:
+            self._wait(member.handoff, verdict)
+            return member.handoff.step
+        edge = follow(member.handoff.step, verdict.fact)
+        self._follow(member.handoff, edge, verdict)
+        return edge.to
 
     def _wait(self, handoff: Handoff, verdict: Verdict) -> None:
         waiting = replace(handoff, blockers=verdict.blockers)
         if verdict.unknown:
-            waiting = postpone(waiting, now=self.now, bounds=self._bounds(handoff.node))
+            waiting = postpone(waiting, now=self.now, bounds=self._bounds_of(handoff, unknown=True))
         if waiting != self.state.handoffs[handoff.node]:
             self.changes.append(PutHandoff(waiting, replaces=handoff.step))
 
@@ -140,7 +178,7 @@ class Decider:
             handoff,
             edge.to,
             now=self.now,
-            bounds=self._bounds(handoff.node),
+            bounds=self._bounds_of(handoff),
             nonce=self.fresh.new_id(),
             generation=generation,
         )
@@ -178,7 +216,7 @@ class Decider:
         if edge.to is Step.DONE:
             self._records[handoff.node] = replace(record, idle_since=None, unusable="", backoff_until=None)
             return
-        pool = self.state.policy.pool(record.node.pool)
+        pool = self._pool(handoff.node)
         backoff = timedelta(seconds=pool.failure_backoff_s if pool else 0)
         unusable = "" if edge.to is Step.RETURNED else "; ".join((edge.why, *verdict.blockers))
         self._records[handoff.node] = replace(
@@ -223,19 +261,21 @@ class Decider:
         for request in self.state.requests:
             if request.state is not RequestState.PENDING:
                 continue
-            judged = judge_order(request, self._as_begun(snapshot), self.state.policy)
+            judged = judge_order(request, self._as_begun(snapshot), self.state.policy, self.now)
             if isinstance(judged, Move):
-                handoffs = self._begin(judged)
+                handoffs = self._begin(judged, snapshot.works)
                 self._answer(request, RequestState.ACCEPTED, f"handoffs {', '.join(handoffs)}")
             else:
                 self._answer(request, RequestState.REFUSED, judged)
 
     def _as_begun(self, snapshot: Snapshot) -> Snapshot:
-        """The snapshot with the handoffs that this very pass began: they arrive, and they count for every limit."""
+        """The snapshot with what this very pass did: its handoffs arrive and count for every limit, backoffs hold."""
+        if self._backoffs:
+            backoffs = {demand: backoff.until for demand, backoff in self._backoffs.items()}
+            snapshot = replace(snapshot, backoffs={**snapshot.backoffs, **backoffs})
         if not self._begun:
             return snapshot
-        places = tuple(self._begun_place(place) for place in snapshot.places)
-        return replace(snapshot, places=places)
+        return replace(snapshot, places=tuple(self._begun_place(place) for place in snapshot.places))
 
     def _begun_place(self, place: Place) -> Place:
         if place.name not in self._begun:
@@ -248,13 +288,15 @@ class Decider:
         message = f"{request.requested_by} asked for {', '.join(request.nodes)} to {request.destination}: {answer}"
         self.changes.append(Note("order", message, self.now, actor=request.requested_by))
 
-    def _begin(self, move: Move) -> list[str]:
+    def _begin(self, move: Move, works: Sequence[Work]) -> list[str]:
         lease_id, generation = self.fresh.new_id(), self.fresh.next_generation()
+        victims = victims_by_node(move, works)
         handoffs = []
         for name in move.nodes:
             handoff = self._handoff(
                 name, lease_id, generation, move.source, Step.CLOSE, move.reason, move.requested_by, evict=move.evict
             )
+            handoff = replace(handoff, demand=move.demand, victims=victims.get(name, ()))
             before = self.state.leases[name]
             lease = Lease(lease_id, name, Owner.BRIDGE, self.fresh.epoch, generation, self.now, handoff.id)
             self.changes.append(PutLease(lease, replaces=(before.id, before.generation)))
@@ -265,6 +307,7 @@ class Decider:
             self._note("step", message, node=name, handoff=handoff.id, lease=lease_id, data=data)
             handoffs.append(handoff.id)
             self._begun[name] = (lease, handoff)
+        self.changes.extend(chosen_victims(move, victims, lease=lease_id, now=self.now))
         return handoffs
 
     def _handoff(
@@ -293,7 +336,7 @@ class Decider:
             evict=evict,
             began_at=self.now,
             step_began_at=self.now,
-            step_deadline_at=self.now + self._bounds(name).of(step),
+            step_deadline_at=self.now + self.bounds.of(self._pool(name)).of(step),
         )
 
     # --- what is remembered ---
@@ -313,13 +356,44 @@ class Decider:
             if record != self.state.nodes[name]:
                 self.changes.append(PutRecord(record))
 
+    def _remember_failure(self, handoff: Handoff, steps: Sequence[Step]) -> None:
+        """Whether the demand of a lease, whose handoffs are now at `steps`, was met or is left alone for a while."""
+        if not handoff.demand:
+            return
+        pool = self._pool(handoff.node)
+        change = backoff_change(
+            handoff.demand,
+            steps,
+            began_at=handoff.began_at,
+            standing=self._backoffs.get(handoff.demand, self.state.backoffs.get(handoff.demand)),
+            base_s=pool.gang_backoff_s if pool else 0.0,
+            now=self.now,
+        )
+        if isinstance(change, PutBackoff):
+            self._backoffs[handoff.demand] = change.backoff
+        self.changes.extend([change] if change else [])
+
+    def _remember_use(self, works: Sequence[Work]) -> None:
+        """What each team has used by now, once a minute; and forget demands that are gone."""
+        if due(self.state.usage, self.now):
+            used = sample(self.state.usage, works, self.state.policy.half_life_s, self.now)
+            self.changes.extend(map(PutUsage, used))
+        tried = {handoff.demand for handoff in self.state.handoffs.values()} | self._backoffs.keys()
+        self.changes.extend(gone for gone in outlived(self.state.backoffs, self.now) if gone.demand not in tried)
+
     # --- small parts ---
 
     def _record(self, name: str) -> NodeRecord:
         return self._records.get(name, self.state.nodes[name])
 
-    def _bounds(self, name: str) -> StepBounds:
-        return self.bounds.of(self.state.policy.pool(self.state.nodes[name].node.pool))
+    def _pool(self, name: str) -> PoolPolicy | None:
+        return self.state.policy.pool(self.state.nodes[name].node.pool)
+
+    def _bounds_of(self, handoff: Handoff, *, unknown: bool = False) -> StepBounds:
+        pool = self._pool(handoff.node)
+        if pool is None or handoff.lease not in self._gangs:
+            return self.bounds.of(pool)
+        return self.bounds.of_gang(pool, (self.now - handoff.began_at).total_seconds(), unknown=unknown)
 
     def _generation(self, lease: str) -> int:
         """One new generation for all nodes of a lease that change owner in this pass, so that they share one mark."""

@@ -1,0 +1,104 @@
+"""What a pass writes down for the planner of later passes: victims, and demands that are left alone. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from datetime import datetime, timedelta
+
+from bridge.model.demand import Victim, Work
+from bridge.model.handoff import Step
+from bridge.model.ledger import Backoff, Change, DropBackoff, Note, Preempted, PutBackoff, PutPreempted
+from bridge.model.ownership import Side
+from bridge.planning.snapshot import Move
+
+MOST_DOUBLINGS = 8
+LONGEST_BACKOFF_S = 6 * 3600.0
+FORGOTTEN_AFTER = timedelta(days=1)
+
+_NOT_COLLECTED = frozenset({Step.REOPEN, Step.REPROVE, Step.RETURNED, Step.FAILED, Step.QUARANTINED})
+
+
+def victims_by_node(move: Move, works: Sequence[Work]) -> dict[str, tuple[Victim, ...]]:
+    """Whom each node's handoff may end: the victims of `move` that run there.
+
+    One that is not among `works` (any more) could be on any node and is given to all of them; one that runs only
+    elsewhere is in nobody's way and is left out.
+    """
+    if not move.victims:
+        return {}
+    runs_on: dict[tuple[str, Side], set[str]] = {}
+    for work in works:
+        runs_on.setdefault((work.key, work.side), set()).update(work.nodes)
+    return {
+        node: tuple(victim for victim in move.victims if node in runs_on.get((victim.key, victim.side), (node,)))
+        for node in move.nodes
+    }
+
+
+def chosen_victims(
+    move: Move, by_node: Mapping[str, Sequence[Victim]], *, lease: str, now: datetime
+) -> Iterator[Change]:
+    """Each victim once, however many of its nodes move: for the limits of the planner, and for people to read."""
+    for victim in move.victims:
+        nodes = [node for node in move.nodes if victim in by_node.get(node, ())]
+        if not nodes:
+            continue
+        yield PutPreempted(Preempted(victim.key, victim.side, now, victim.loss_gpu_s))
+        for_whom = move.demand or f"{move.requested_by} ({move.reason})"
+        yield Note(
+            "preempt",
+            f"{victim.key} may be ended on {', '.join(nodes)}, which loses {victim.loss_gpu_s:.0f} GPU-seconds: "
+            f"for {for_whom}",
+            now,
+            node=nodes[0] if len(nodes) == 1 else None,
+            lease=lease,
+            data={
+                "victim": victim.key,
+                "side": str(victim.side),
+                "nodes": nodes,
+                "loss_gpu_s": victim.loss_gpu_s,
+                "signal": victim.signal,
+                "grace_s": victim.grace_s,
+                "for": for_whom,
+            },
+        )
+
+
+def backoff_change(
+    demand: str,
+    steps: Collection[Step],
+    *,
+    began_at: datetime,
+    standing: Backoff | None,
+    base_s: float,
+    now: datetime,
+) -> PutBackoff | DropBackoff | None:
+    """What the handoffs of one lease, now at `steps`, say about the demand that they are for.
+
+    The first of them that leaves the way forward makes the demand back off, at once, so that no other nodes are begun
+    for it meanwhile; those that follow it say nothing new. They are told apart by the time: nothing is begun for a
+    demand that is left alone, so a backoff that ends after `began_at` came of these very handoffs, or of others
+    that were begun beside them.
+    """
+    counted = standing is not None and standing.until > began_at
+    if counted:
+        return None
+    if not _NOT_COLLECTED.isdisjoint(steps):
+        failures = standing.failures + 1 if standing else 1
+        return PutBackoff(Backoff(demand, now + timedelta(seconds=backoff_s(base_s, failures)), failures))
+    if standing is not None and all(step is Step.DONE for step in steps):
+        return DropBackoff(demand)
+    return None
+
+
+def backoff_s(base_s: float, failures: int) -> float:
+    """`base_s`, doubled at each failure after the first, at most eight times and to at most six hours."""
+    doubled_s = base_s * 2.0 ** min(failures - 1, MOST_DOUBLINGS)
+    return max(base_s, min(doubled_s, LONGEST_BACKOFF_S))
+
+
+def outlived(backoffs: Mapping[str, Backoff], now: datetime) -> Iterator[DropBackoff]:
+    """Demands that nothing was tried for in a day after their backoff: gone, most of them."""
+    for demand, backoff in backoffs.items():
+        if now - backoff.until >= FORGOTTEN_AFTER:
+            yield DropBackoff(demand)
