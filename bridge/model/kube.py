@@ -75,7 +75,8 @@ class RunningPod:
     `owner` is the kind that makes it again (empty: bare, it would never come back). `disruptions_allowed` is the room
     left in the tightest of its PodDisruptionBudgets, None without one. `warm_up_s` is how long it took from start to
     Ready. `protected` says why nobody may evict it (its own annotation, a system pod). `role`: ``ray-head``,
-    ``ray-worker`` or empty; `idle`: says itself that it holds its GPUs without using them.
+    ``ray-worker`` or empty; `idle`: says itself that it holds its GPUs without using them. `gang` as in `PendingPod`:
+    they end together.
     """
 
     namespace: str
@@ -92,6 +93,7 @@ class RunningPod:
     protected: str = ""
     role: str = ""
     idle: bool = False
+    gang: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,9 +121,9 @@ class PendingPod:
     """An unschedulable pod that asks for GPUs. `group` names its controller, for people and for grouping.
 
     `gang` names the set of pods that only start together (a Kueue Workload, JobSet, PodGroup or Ray placement group),
-    empty for none; `gang_pods` is how many of them there are, also those that do not exist yet. `cpu_m` (thousandths of
-    a CPU) and `memory_mib` are requested. `helps` are the names of the shared nodes on which it could run if they were
-    open and free, None: any. `obstacle` says why no shared node can ever run it; it is then named and not counted.
+    empty for none; `gang_pods` is how many of them do not run yet, also those that do not exist. `cpu_m` (thousandths
+    of a CPU) and `memory_mib` are requested. `helps` are the names of the shared nodes on which it could run if they
+    were open and free, None: any. `obstacle` says why no shared node can ever run it; it is then named and not counted.
     """
 
     namespace: str
