@@ -4,14 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from datetime import timedelta
 
 import pytest
 from sqlalchemy import text
 
 from bridge.model.errors import CallFailed, Invalid
+from bridge.model.handoff import Step
+from bridge.model.ledger import PutHandoff, PutUsage, Usage
+from bridge.model.ownership import Side
 from bridge.store import migrate
 from bridge.store.connections import open_engine
+from bridge.store.postgres import PostgresLedger
 from bridge.store.tables import metadata
+from tests.contracts.ledger import T0, TTL_S, a_handoff, a_node, a_policy, a_victim
 from tests.integration.conftest import PostgresServer
 
 _CATALOGUE = {
@@ -74,6 +81,25 @@ def test_down_leaves_nothing_and_up_makes_it_all_again(empty: str) -> None:
     assert not any(catalogue(empty).values())
     migrate.upgrade(empty)
     assert catalogue(empty) == first
+
+
+def test_what_the_version_before_wrote_is_read_as_it_was(postgres_url: str) -> None:
+    """Down and up again leaves just what the older schema can hold: handoffs without a demand and without victims."""
+    ledger = PostgresLedger(postgres_url)
+    ledger.apply_policy(a_policy(), [a_node("gpu-1"), a_node("gpu-2")], replaces=0, author="a", note="", at=T0)
+    ledger.campaign("broker-a", TTL_S)
+    live = a_handoff("h1", demand="job 30 of bob", victims=(a_victim(),), signalled_at=T0)
+    done = a_handoff("h2", "gpu-2", step=Step.DONE, ended_at=T0 + timedelta(seconds=40))
+    ledger.commit(1, [PutHandoff(live, None), PutHandoff(done, None), PutUsage(Usage("a", 1.0, T0))])
+    ledger.close()
+    migrate.downgrade(postgres_url, revision="0001")
+    migrate.upgrade(postgres_url)
+    again = PostgresLedger(postgres_url)
+    state = again.read()
+    again.close()
+    assert state.handoffs == {"gpu-1": replace(live, demand="", victims=(), signalled_at=None)}
+    assert state.usage == {}
+    assert state.reclaim_s == {Side.KUBERNETES: (40.0,)}
 
 
 def test_upgrading_what_is_new_already_does_nothing(postgres_url: str) -> None:
