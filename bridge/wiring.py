@@ -144,7 +144,8 @@ def serve() -> None:
             clock=clock,
             new_id=new_id,
             tokens=TokenFile(api.token_file),
-            plan=lambda: plan_view(reconciler.preview()),
+            plan=lambda policy, nodes: plan_view(reconciler.preview(policy, nodes)),
+            members=reconciler.members,
             status=lambda: status_view(ledger, reconciler, clock),
         )
     )

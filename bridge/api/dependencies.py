@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any
 
@@ -11,8 +11,11 @@ from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 
 from bridge.api.auth import Principal, Role, TokenFile
 from bridge.api.changes import Changes
+from bridge.api.inventory import Members
 from bridge.api.problems import Problem
 from bridge.api.views import PlanView, StatusView
+from bridge.model.ownership import Node
+from bridge.model.policy import Policy
 from bridge.ports import Clock, Ledger
 
 
@@ -20,15 +23,18 @@ from bridge.ports import Clock, Ledger
 class ApiDependencies:
     """Everything `bridge.api.app.create_app` needs.
 
-    `new_id` makes ids of requests. `plan` is a dry run on what is known now and raises `Unreadable` when that is too
-    little; `status` says what this process knows of its own sight and never raises. Both are called on any thread.
+    `new_id` makes ids of requests. `plan` is a dry run on what is known now, of the policy in force (None) or of
+    another one with its inventory; it raises `Unreadable` when too little is known. `members` says which nodes a pool
+    without host lists has. `status` says what this process knows of its own sight and never raises. All are called on
+    any thread.
     """
 
     ledger: Ledger
     clock: Clock
     new_id: Callable[[], str]
     tokens: TokenFile
-    plan: Callable[[], PlanView]
+    plan: Callable[[Policy | None, Sequence[Node]], PlanView]
+    members: Members
     status: Callable[[], StatusView]
 
 

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from bridge.api.problems import InputError
 from bridge.model import hostlists
 from bridge.model.errors import Invalid
 from bridge.model.ledger import LedgerState
-from bridge.model.ownership import Node
+from bridge.model.ownership import Node, Side
 from bridge.model.policy import Policy, PoolPolicy
+from bridge.planning.timetable import floors_of_a_week
 
 _DNS_LABELS = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?(\.[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?)*")
 _MAX_KUBE_NAME_CHARS = 253
@@ -26,23 +27,36 @@ class InvalidPolicy(Invalid):
         self.errors = errors
 
 
-def inventory(policy: Policy) -> tuple[Node, ...]:
+Members = Callable[[PoolPolicy], Sequence[str]]
+"""The nodes of a pool that one of the schedulers knows: those of its partition or with its label, by Slurm name.
+
+Raises `Unreadable` when that scheduler cannot be read, `Invalid` when the names cannot be translated.
+"""
+
+
+def inventory(policy: Policy, members: Members) -> tuple[Node, ...]:
     """The nodes of all pools, in the order of the document. Raises `InvalidPolicy` with everything that is wrong.
 
-    A node belongs to one pool, has a name that Kubernetes accepts, and the two floors of a pool fit into it.
+    A node belongs to one pool, has a name that Kubernetes accepts, and the two floors of a pool fit into it at all
+    hours. `members` is asked only for pools that have no host lists.
     """
     nodes: list[Node] = []
     errors: list[InputError] = []
     for index, pool in enumerate(policy.pools):
+        errors += _partition(index, pool, policy)
+        errors += _switches(index, pool)
+        field = _field(pool)
         try:
-            members = _members(pool)
+            found = _members(pool, members)
         except Invalid as error:
-            remedy = "write Slurm host lists such as gpu-[1-4]"
-            errors.append(_error(index, "nodes", str(error), remedy))
+            errors.append(_error(index, field, str(error), _REMEDY_OF_FIELD[field]))
             continue
-        errors += _floors(index, pool, len(members))
-        errors += _names(index, members, nodes)
-        nodes += members
+        if not found:
+            errors.append(_error(index, field, f"pool {pool.name} has no node", _REMEDY_OF_FIELD[field]))
+            continue
+        errors += _floors(index, pool, len(found))
+        errors += _names(index, found, nodes)
+        nodes += found
     if errors:
         raise InvalidPolicy(errors)
     return tuple(nodes)
@@ -77,21 +91,69 @@ def _why_not(name: str, state: LedgerState) -> str:
     return f"is owned by {lease.owner}"
 
 
-def _members(pool: PoolPolicy) -> list[Node]:
+_REMEDY_OF_FIELD = {
+    "nodes": "write Slurm host lists such as gpu-[1-4]",
+    "all_of_partition": "name a partition that has nodes: sinfo -N",
+    "node_label": "name a label of shared nodes: kubectl get nodes --show-labels",
+}
+
+
+def _field(pool: PoolPolicy) -> str:
+    if pool.nodes:
+        return "nodes"
+    return "all_of_partition" if pool.all_of_partition else "node_label"
+
+
+def _members(pool: PoolPolicy, members: Members) -> list[Node]:
     return [
         Node(
             name=name, slurm_name=name, kube_name=pool.kube_name.replace("{node}", name), pool=pool.name, gpus=pool.gpus
         )
-        for name in hostlists.expand(pool.nodes)
+        for name in (hostlists.expand(pool.nodes) if pool.nodes else members(pool))
     ]
 
 
-def _floors(index: int, pool: PoolPolicy, nodes: int) -> list[InputError]:
-    floors = pool.slurm.floor_nodes + pool.kubernetes.floor_nodes
-    if floors <= nodes:
+def _partition(index: int, pool: PoolPolicy, policy: Policy) -> list[InputError]:
+    """A job waits in a partition: were it that of two pools, both would fetch nodes for it."""
+    other = next((other.name for other in policy.pools[:index] if other.partition == pool.partition), None)
+    if other is None:
         return []
-    message = f"the floors of pool {pool.name} add up to {floors} nodes and it has {nodes}"
-    return [_error(index, "slurm", message, "lower a floor or add nodes")]
+    message = f"partition {pool.partition} is that of pool {other} already"
+    return [_error(index, "partition", message, "give each pool a partition of its own, or make one pool of both")]
+
+
+def _switches(index: int, pool: PoolPolicy) -> list[InputError]:
+    errors = []
+    switch_of: dict[str, str] = {}
+    for switch, lists in pool.topology.switches.items():
+        try:
+            below = hostlists.expand(lists)
+        except Invalid as error:
+            errors.append(
+                _error(index, "topology", str(error), _REMEDY_OF_FIELD["nodes"], "switches", switch),
+            )
+            continue
+        twice = [name for name in below if name in switch_of]
+        if twice:
+            message = f"{twice[0]} is under {switch_of[twice[0]]} already"
+            errors.append(_error(index, "topology", message, "list it under its leaf switch only", "switches", switch))
+        switch_of |= dict.fromkeys(below, switch)
+    return errors
+
+
+def _floors(index: int, pool: PoolPolicy, nodes: int) -> list[InputError]:
+    fixed = pool.slurm.floor_nodes + pool.kubernetes.floor_nodes
+    if fixed > nodes:
+        message = f"the floors of pool {pool.name} add up to {fixed} nodes and it has {nodes}"
+        return [_error(index, "slurm", message, "lower a floor or add nodes")]
+    for begin, floors in floors_of_a_week(pool).items():
+        if sum(floors.values()) > nodes:
+            message = (
+                f"from {begin:%A %H:%M} the floors of pool {pool.name} add up to {sum(floors.values())} nodes "
+                f"(slurm {floors[Side.SLURM]}, kubernetes {floors[Side.KUBERNETES]}) and it has {nodes}"
+            )
+            return [_error(index, "timetable", message, "lower a floor of the lines that hold then, or add nodes")]
+    return []
 
 
 def _names(index: int, members: list[Node], others: list[Node]) -> list[InputError]:
@@ -111,5 +173,5 @@ def _names(index: int, members: list[Node], others: list[Node]) -> list[InputErr
     return errors[:_MAX_ERRORS_A_POOL]
 
 
-def _error(index: int, field: str, message: str, remedy: str) -> InputError:
-    return InputError(location=("body", "pools", index, field), message=message, remedy=remedy)
+def _error(index: int, field: str, message: str, remedy: str, *below: str) -> InputError:
+    return InputError(location=("body", "pools", index, field, *below), message=message, remedy=remedy)

@@ -14,12 +14,19 @@ from fastapi.responses import JSONResponse
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.exceptions import HTTPException
 
+from bridge.model import policy
 from bridge.model.errors import CallFailed, Unreadable
-from bridge.model.policy import Policy, PoolPolicy, Share
 
 _LOG = structlog.get_logger(__name__)
 _RETRY_AFTER_S = "2"
-_KNOWN_FIELDS = tuple({*Policy.model_fields, *PoolPolicy.model_fields, *Share.model_fields})
+_KNOWN_FIELDS = tuple(
+    {
+        field.alias or name
+        for kind in vars(policy).values()
+        if isinstance(kind, type) and issubclass(kind, BaseModel)
+        for name, field in kind.model_fields.items()
+    }
+)
 
 
 class InputError(BaseModel):
@@ -136,7 +143,7 @@ def _on_problem(request: Request, error: Problem) -> Response:
 
 
 def _on_invalid(request: Request, error: RequestValidationError) -> Response:
-    errors = [InputError(location=tuple(e["loc"]), message=e["msg"], remedy=remedy_of(e)) for e in error.errors()]
+    errors = [InputError(location=_place(e), message=e["msg"], remedy=remedy_of(e)) for e in error.errors()]
     return problem_response(invalid(errors), request.url.path)
 
 
@@ -158,16 +165,23 @@ def _on_bug(request: Request, error: Exception) -> Response:
     return problem_response(Problem(500, "internal", "the broker failed; its log says why"), request.url.path)
 
 
+def _place(error: Mapping[str, Any]) -> tuple[str | int, ...]:
+    """Down to the value, also where a whole object was found wrong: see `bridge.model.policy.wrong`."""
+    return (*error["loc"], *error.get("ctx", {}).get("at", ()))
+
+
 def remedy_of(error: Mapping[str, Any]) -> str:
     """What to do about one pydantic error."""
     context = error.get("ctx", {})
     kind = str(error["type"])
+    if "remedy" in context:
+        return str(context["remedy"])
     if kind == "extra_forbidden":
         return _spelling(str(error["loc"][-1]))
     bounds = {"greater_than_equal": "ge", "greater_than": "gt", "less_than_equal": "le", "less_than": "lt"}
     words = {"ge": "of at least", "gt": "above", "le": "of at most", "lt": "below"}
     if kind in bounds and bounds[kind] in context:
-        return f"use a value {words[bounds[kind]]} {context[bounds[kind]]:g}"
+        return f"use a value {words[bounds[kind]]} {context[bounds[kind]]:.15g}"
     if kind in ("literal_error", "enum"):
         return f"use one of {context.get('expected', 'the listed values')}"
     return _REMEDIES.get(kind, "change the value as the message says")
@@ -183,6 +197,14 @@ _REMEDIES = {
     "too_short": "add at least one entry",
     "too_long": "split it up",
     "int_parsing": "use a whole number",
+    "int_type": "use a whole number",
+    "string_type": "use text: put it in quotes",
+    "tuple_type": "use a list",
+    "dict_type": "use names with values",
+    "model_type": "use names with values",
+    "float_type": "use a number",
+    "bool_type": "use true or false",
+    "finite_number": "use a number that is not infinite",
     "int_from_float": "use a whole number",
     "float_parsing": "use a number",
     "bool_parsing": "use true or false",

@@ -319,14 +319,35 @@ class PolicyVersionView(View):
     policy: Policy
 
 
+class PolicyDifference(View):
+    """One value that differs between two versions. A side without the value has null."""
+
+    path: str = Field(examples=["pools[h100].slurm.floor_nodes"])
+    old: Any
+    new: Any
+
+
+class PolicyDiffView(View):
+    """What differs between two versions, defaults included, in the order of the documents."""
+
+    old_version: int
+    new_version: int
+    differences: list[PolicyDifference]
+
+
 class PolicyChangeView(View):
-    """What a policy document did, or with a dry run would do, to the inventory."""
+    """What a policy document did, or with a dry run would do: to the inventory, and what moves at once by it."""
 
     version: int = Field(description="The version that is current after the call")
     dry_run: bool
     nodes: int = Field(description="Nodes in all pools of the document")
     joining: list[str] = Field(description="Nodes that come under the bridge")
     leaving: list[str] = Field(description="Nodes that leave it")
+    differences: list[PolicyDifference] = Field(description="From the version in force before")
+    moves: list[MoveView] = Field(description="Handoffs that would begin now under it; not of nodes that only join")
+    whys: list[WhyView] = Field(
+        description="Why not more, for each node and demand; `everything` when a source is UNKNOWN or all is paused"
+    )
 
 
 class PauseView(View):

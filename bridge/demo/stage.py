@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import signal
 import threading
+from collections.abc import Sequence
 from pathlib import Path
 
 from rich.console import Console
@@ -19,7 +20,8 @@ from bridge.demo.pace import Pace
 from bridge.demo.serving import TOKEN_FILE, command, listen, served, url_of, write_tokens
 from bridge.demo.telling import LEGEND, Teller
 from bridge.model.errors import Invalid
-from bridge.model.ownership import Owner
+from bridge.model.ownership import Node, Owner
+from bridge.model.policy import Policy, PoolPolicy
 from bridge.ports import Ledger
 from bridge.settings import ApiSettings, LogSettings, ReconcilerSettings
 from bridge.simulation.workload import Day, Submit, small_days
@@ -123,12 +125,17 @@ class _Stage:
             new_id=new_id,
             tokens=TokenFile(settings.token_file),
             plan=self._plan,
+            members=self._members,
             status=lambda: status_view(self._ledger, self._reconciler, self._world.clock),
         )
 
-    def _plan(self) -> PlanView:
+    def _plan(self, policy: Policy | None, nodes: Sequence[Node]) -> PlanView:
         with self._world_moves:
-            return plan_view(self._reconciler.preview())
+            return plan_view(self._reconciler.preview(policy, nodes))
+
+    def _members(self, pool: PoolPolicy) -> tuple[str, ...]:
+        with self._world_moves:
+            return self._reconciler.members(pool)
 
     # --- time passes ---
 

@@ -6,22 +6,70 @@ fields mean together is said in docs/policy.md; the JSON Schema of this module i
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterable
 from datetime import time
 from enum import StrEnum
 from typing import Annotated, Literal
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    PlainSerializer,
+    WithJsonSchema,
+    field_validator,
+    model_validator,
+)
+from pydantic_core import PydanticCustomError
 
 from bridge.model.ownership import Side
 
 _Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?$")]
-_Nodes = Annotated[int, Field(ge=0, le=100_000)]
+_Nodes = Annotated[int, Field(ge=0, le=100_000, strict=True)]
+_Count = Annotated[int, Field(ge=0, le=1_000_000, strict=True)]
 _Seconds = Annotated[float, Field(ge=0, le=31_536_000)]
+_SomeSeconds = Annotated[float, Field(gt=0, le=31_536_000)]
+_Worth = Annotated[int, Field(ge=-1_000_000_000, le=1_000_000_000, strict=True)]
+_Listed = Annotated[str, Field(min_length=1, max_length=253)]
+_CLOCK_PATTERN = r"^([01][0-9]|2[0-3]):[0-5][0-9]$"
+_MAX_LINES = 50
+
+
+def wrong(what: str, remedy: str, *at: str | int) -> PydanticCustomError:
+    """What a validator raises. `at` leads from what it validates to the value that is to be changed.
+
+    Whoever shows it finds `remedy` and `at` in the context of the error.
+    """
+    return PydanticCustomError("policy", "{what}", {"what": what, "remedy": remedy, "at": at})
+
+
+def _clock(value: object) -> time:
+    """``'22:00'``. Not a number: YAML reads a bare 22:00 as 1320, and that is no time of a day."""
+    if isinstance(value, time):
+        shown = value.isoformat()
+        if value.tzinfo is None and not value.second and not value.microsecond:
+            return value
+    else:
+        shown = repr(value)
+        if isinstance(value, str) and re.fullmatch(_CLOCK_PATTERN, value):
+            return time.fromisoformat(value)
+    raise wrong(f"{shown} is not a time of the day", "write hours and minutes in quotes, '00:00' to '23:59'")
+
+
+ClockTime = Annotated[
+    time,
+    BeforeValidator(_clock),
+    PlainSerializer(lambda at: f"{at:%H:%M}", return_type=str),
+    WithJsonSchema({"type": "string", "pattern": _CLOCK_PATTERN}),
+]
+"""Hours and minutes of the policy's time zone."""
 
 
 class _Document(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
 
 class Share(_Document):
@@ -42,14 +90,10 @@ class Share(_Document):
     @model_validator(mode="after")
     def _consistent(self) -> Share:
         if self.max_nodes is not None and self.floor_nodes > self.max_nodes:
-            raise ValueError(
-                f"floor_nodes {self.floor_nodes} is above max_nodes {self.max_nodes}: "
-                "lower the floor or raise the maximum"
-            )
-        if self.lend_limit_nodes > self.floor_nodes:
-            raise ValueError(
-                f"lend_limit_nodes {self.lend_limit_nodes} is above floor_nodes {self.floor_nodes}: "
-                "only nodes of the floor are lent, lower the limit"
+            raise wrong(
+                f"floor_nodes {self.floor_nodes} is above max_nodes {self.max_nodes}",
+                "lower the floor or raise the maximum",
+                "floor_nodes",
             )
         return self
 
@@ -71,14 +115,26 @@ class Hours(_Document):
     counts, side by side.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True, serialize_by_alias=True)
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", allow_inf_nan=False, populate_by_name=True, serialize_by_alias=True
+    )
 
     name: _Name
-    days: tuple[Day, ...] = Field(default=tuple(Day), min_length=1)
-    from_: time = Field(default=time(0), alias="from", description="In the policy's time zone, e.g. '08:00'")
-    until: time = time(0)
-    slurm_floor_nodes: _Nodes | None = None
-    kubernetes_floor_nodes: _Nodes | None = None
+    days: tuple[Day, ...] = Field(default=tuple(Day), min_length=1, description="On which it begins; all when left out")
+    from_: ClockTime = Field(default=time(0), alias="from", description="In the policy's time zone, e.g. '08:00'")
+    until: ClockTime = Field(default=time(0), description="At or before `from`: on the next day")
+    slurm_floor_nodes: _Nodes | None = Field(default=None, description="none: another line's, or that of the share")
+    kubernetes_floor_nodes: _Nodes | None = Field(default=None, description="none: another line's, or the share's")
+
+    @model_validator(mode="after")
+    def _says_something(self) -> Hours:
+        if self.slurm_floor_nodes is None and self.kubernetes_floor_nodes is None:
+            raise wrong(
+                f"line {self.name} of the timetable names no floor",
+                "give it slurm_floor_nodes or kubernetes_floor_nodes, or take it out",
+            )
+        _unique("day", self.days, "days")
+        return self
 
     def floor(self, side: Side) -> int | None:
         return self.slurm_floor_nodes if side is Side.SLURM else self.kubernetes_floor_nodes
@@ -87,15 +143,27 @@ class Hours(_Document):
 class Headroom(_Document):
     """Idle nodes that Kubernetes keeps ready for a ramp of traffic.
 
-    ``fixed``: `nodes`. ``auto``: ceil(`ramp_gpus_per_min` x measured reclaim time in minutes, p99 / GPUs a node), at most
-    `max_nodes`; until enough handoffs were measured, `assumed_reclaim_s` counts.
+    ``fixed``: `nodes`. ``auto``: ceil(`ramp_gpus_per_min` x measured reclaim time in minutes, p99 / GPUs a node), at
+    most `max_nodes`; until enough handoffs were measured, `assumed_reclaim_s` counts.
     """
 
     mode: Literal["fixed", "auto"] = "fixed"
     nodes: _Nodes = 0
-    ramp_gpus_per_min: float = Field(default=0, ge=0)
+    ramp_gpus_per_min: float = Field(default=0, ge=0, le=1_000_000)
     assumed_reclaim_s: _Seconds = 600
     max_nodes: _Nodes = 100_000
+
+    @model_validator(mode="after")
+    def _one_way(self) -> Headroom:
+        if self.mode == "auto" and not self.ramp_gpus_per_min:
+            raise wrong(
+                "automatic headroom without a ramp keeps nothing",
+                "say how fast traffic may grow, or use mode fixed",
+                "ramp_gpus_per_min",
+            )
+        if self.mode == "auto" and self.nodes:
+            raise wrong("automatic headroom does not read nodes", "use max_nodes to limit it, or mode fixed", "nodes")
+        return self
 
 
 class PreemptionMode(StrEnum):
@@ -114,11 +182,11 @@ class PreemptionMode(StrEnum):
 class Never(_Document):
     """Who is never a victim. A name in any of the lists is enough."""
 
-    accounts: tuple[str, ...] = ()
-    users: tuple[str, ...] = ()
-    qos: tuple[str, ...] = ()
-    namespaces: tuple[str, ...] = ()
-    priority_classes: tuple[str, ...] = ()
+    accounts: tuple[_Listed, ...] = ()
+    users: tuple[_Listed, ...] = ()
+    qos: tuple[_Listed, ...] = ()
+    namespaces: tuple[_Listed, ...] = ()
+    priority_classes: tuple[_Listed, ...] = ()
 
 
 class Preemption(_Document):
@@ -128,13 +196,13 @@ class Preemption(_Document):
     )
     grace_s: _Seconds = 120
     min_runtime_s: _Seconds = Field(default=600, description="Work that began later is no victim")
-    checkpoint_interval_s: _Seconds | None = Field(
+    checkpoint_interval_s: _SomeSeconds | None = Field(
         default=None, description="How often jobs that do not say so save their state; none: never, all would be lost"
     )
     restart_s: _Seconds = Field(default=120, description="From start to useful work again, counted as lost too")
     soon_s: _Seconds = Field(default=300, description="A node whose work ends within this time is about to be idle")
     never: Never = Never()
-    max_victims_per_window: int = Field(default=8, ge=0)
+    max_victims_per_window: _Count = Field(default=8, description="Of the pool; none more within `window_s`")
     window_s: float = Field(default=600, gt=0, le=86_400)
     respite_s: _Seconds = Field(default=3600, description="The same work is not ended twice within this time")
 
@@ -155,6 +223,12 @@ class Topology(_Document):
         return self.slurm_mig if side is Side.SLURM else self.kubernetes_mig
 
 
+_LABEL = re.compile(
+    r"([a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?/)?[A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?"
+    r"(=([A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?)?)?"
+)
+
+
 class PoolPolicy(_Document):
     """One pool of shared nodes: a Slurm partition on one side, a set of Kubernetes nodes on the other.
 
@@ -166,54 +240,101 @@ class PoolPolicy(_Document):
     nodes: tuple[str, ...] = Field(default=(), description="Slurm host lists, e.g. ['gpu-[1-4]']")
     all_of_partition: bool = Field(default=False, description="All nodes of the partition, as Slurm lists them")
     node_label: str = Field(
-        default="", max_length=317, description="All Kubernetes nodes with this label, e.g. 'pool=shared'"
+        default="", max_length=381, description="All Kubernetes nodes with this label, e.g. 'pool=shared'"
     )
     kube_name: str = Field(default="{node}", description="How Kubernetes spells a node: '{node}' is the Slurm name")
-    gpus: int = Field(default=8, ge=1, le=64, description="GPUs that each node must offer on either side")
+    gpus: int = Field(default=8, ge=1, le=64, strict=True, description="GPUs that each node must offer on either side")
     partition: _Name
     home: Side = Field(default=Side.SLURM, description="Who adopts a node on which nothing runs on the first day")
     slurm: Share = Share()
     kubernetes: Share = Share()
-    timetable: tuple[Hours, ...] = ()
+    timetable: tuple[Hours, ...] = Field(
+        default=(), max_length=_MAX_LINES, description="Other floors at some hours; the last line that holds counts"
+    )
     headroom: Headroom = Headroom()
     preemption: Preemption = Preemption()
     topology: Topology = Topology()
     max_maintenance_nodes: _Nodes | None = Field(
         default=None,
-        description="While more nodes than this are drained by people, quarantined or down, none is moved but for a floor",
+        description="While more nodes than this are drained by people, quarantined or down, only floors move any",
     )
-    demand_age_s: float = Field(default=2, ge=0, description="A demand is met only after waiting this long")
-    idle_age_s: float = Field(default=2, ge=0, description="A node counts as idle only after being so for this long")
-    min_hold_s: float = Field(
-        default=60, ge=0, description="A node that changed hands stays at least this long, unless a floor is broken"
+    demand_age_s: _Seconds = Field(default=2, description="A demand is met only after waiting this long")
+    idle_age_s: _Seconds = Field(default=2, description="A node counts as idle only after being so for this long")
+    min_hold_s: _Seconds = Field(
+        default=60, description="A node that changed hands stays at least this long, unless a floor is broken"
     )
     batch_window_s: _Seconds = Field(
         default=0, description="After moves began, demand is gathered this long before the next ones begin"
     )
-    max_in_flight: int = Field(default=8, ge=1, description="Handoffs of this pool at the same time")
-    empty_patience_s: float = Field(
-        default=86_400, gt=0, description="How long a handoff waits for a node to become empty before it goes back"
+    max_in_flight: int = Field(
+        default=8, ge=1, le=100_000, strict=True, description="Handoffs of this pool at the same time"
     )
-    gang_deadline_s: float = Field(
-        default=1800, gt=0, description="How long nodes are collected for a gang before they go back"
+    empty_patience_s: _SomeSeconds = Field(
+        default=86_400, description="How long a handoff waits for a node to become empty before it goes back"
+    )
+    gang_deadline_s: _SomeSeconds = Field(
+        default=1800, description="How long nodes are collected for a gang before they go back"
     )
     gang_backoff_s: _Seconds = Field(
         default=300, description="A gang that could not be collected is left alone this long, doubled at each failure"
     )
-    failure_backoff_s: float = Field(
-        default=300, ge=0, description="A node whose handoff failed is left alone for this long"
+    failure_backoff_s: _Seconds = Field(
+        default=300, description="A node whose handoff failed is left alone for this long"
     )
+
+    @field_validator("node_label")
+    @classmethod
+    def _is_a_label(cls, value: str) -> str:
+        if value and not _LABEL.fullmatch(value):
+            raise wrong(f"{value!r} is not a label", "write key=value, or a key alone for any value")
+        return value
+
+    @field_validator("kube_name")
+    @classmethod
+    def _one_name_a_node(cls, value: str) -> str:
+        if value.count("{node}") != 1:
+            raise wrong(
+                f"kube_name {value!r} must contain {{node}} once, or all nodes would share one Kubernetes name",
+                "write it as '{node}' or '{node}.example.org'",
+            )
+        return value
 
     @model_validator(mode="after")
     def _which_nodes(self) -> PoolPolicy:
-        if sum((bool(self.nodes), self.all_of_partition, bool(self.node_label))) != 1:
-            raise ValueError("say which nodes by exactly one of nodes, all_of_partition and node_label")
+        ways = [way for way in ("nodes", "all_of_partition", "node_label") if getattr(self, way)]
+        if len(ways) != 1:
+            raise wrong(
+                f"which nodes pool {self.name} has is said {'twice: by ' + ' and '.join(ways) if ways else 'nowhere'}",
+                "use exactly one of nodes, all_of_partition and node_label",
+                ways[-1] if ways else "nodes",
+            )
         return self
 
     @model_validator(mode="after")
-    def _kube_name_has_node(self) -> PoolPolicy:
-        if "{node}" not in self.kube_name:
-            raise ValueError("kube_name must contain '{node}', or all nodes would share one Kubernetes name")
+    def _timetable_fits(self) -> PoolPolicy:
+        _unique("name of a line", [line.name for line in self.timetable], "timetable", key="name")
+        for index, line in enumerate(self.timetable):
+            for side in Side:
+                floor, most = line.floor(side), self.share(side).max_nodes
+                if floor is not None and most is not None and floor > most:
+                    raise wrong(
+                        f"the {side} floor of line {line.name}, {floor}, is above the side's max_nodes {most}",
+                        "lower the floor or raise the maximum",
+                        *("timetable", index, f"{side}_floor_nodes"),
+                    )
+        return self
+
+    @model_validator(mode="after")
+    def _lends_of_a_floor(self) -> PoolPolicy:
+        for side in Side:
+            share = self.share(side)
+            highest = max([share.floor_nodes, *(line.floor(side) or 0 for line in self.timetable)])
+            if share.lend_limit_nodes > highest:
+                raise wrong(
+                    f"lend_limit_nodes {share.lend_limit_nodes} is above the side's floor of {highest}",
+                    "only nodes of the floor are lent: lower the limit",
+                    *(side.value, "lend_limit_nodes"),
+                )
         return self
 
     @property
@@ -225,23 +346,27 @@ class PoolPolicy(_Document):
         return self.slurm if side is Side.SLURM else self.kubernetes
 
 
+HALF_LIFE_S = 604_800.0
+"""A week, as Slurm's own default: of teams that the policy does not name, too."""
+
+
 class Team(_Document):
     """Slurm accounts and Kubernetes namespaces under one name, with what is theirs on both sides together."""
 
     name: _Name
-    accounts: tuple[str, ...] = ()
-    namespaces: tuple[str, ...] = ()
+    accounts: tuple[_Listed, ...] = ()
+    namespaces: tuple[_Listed, ...] = ()
     guarantee_nodes: _Nodes = Field(default=0, description="No reclaim takes it below this")
     borrow_limit_nodes: _Nodes | None = Field(default=None, description="The most above its guarantee; none: no limit")
     weight: float = Field(default=1, ge=0, le=1000)
-    half_life_s: float = Field(default=604_800, gt=0, description="Use counts half after this time")
+    half_life_s: _SomeSeconds = Field(default=HALF_LIFE_S, description="Use counts half after this time")
 
 
 class Priorities(_Document):
     """What Slurm's QoS and Kubernetes' priority classes are worth on one scale; what is not listed is worth 0."""
 
-    qos: dict[str, int] = {}
-    priority_classes: dict[str, int] = {}
+    qos: dict[_Listed, _Worth] = {}
+    priority_classes: dict[_Listed, _Worth] = {}
 
 
 class Policy(_Document):
@@ -258,15 +383,18 @@ class Policy(_Document):
         try:
             ZoneInfo(value)
         except (ZoneInfoNotFoundError, ValueError, OSError) as error:
-            raise ValueError(f"no time zone is called {value!r}: write one such as Europe/Berlin or UTC") from error
+            raise wrong(f"no time zone is called {value!r}", "write one such as Europe/Berlin or UTC") from error
         return value
 
     @model_validator(mode="after")
     def _names_differ(self) -> Policy:
-        _unique("pool name", [pool.name for pool in self.pools])
-        _unique("team name", [team.name for team in self.teams])
-        _unique("account", [account for team in self.teams for account in team.accounts])
-        _unique("namespace", [namespace for team in self.teams for namespace in team.namespaces])
+        _unique("pool name", [pool.name for pool in self.pools], "pools", key="name")
+        _unique("team name", [team.name for team in self.teams], "teams", key="name")
+        for kind, listed in (
+            ("accounts", [team.accounts for team in self.teams]),
+            ("namespaces", [team.namespaces for team in self.teams]),
+        ):
+            _in_one_team(kind, listed)
         return self
 
     def pool(self, name: str) -> PoolPolicy | None:
@@ -274,6 +402,10 @@ class Policy(_Document):
 
     def team(self, name: str) -> Team | None:
         return next((team for team in self.teams if team.name == name), None)
+
+    def half_life_s(self, name: str) -> float:
+        found = self.team(name)
+        return found.half_life_s if found else HALF_LIFE_S
 
     def team_of_account(self, account: str) -> str:
         """The team of a Slurm account; an account that nobody lists is a team of its own name."""
@@ -283,7 +415,25 @@ class Policy(_Document):
         return next((team.name for team in self.teams if namespace in team.namespaces), namespace)
 
 
-def _unique(what: str, names: list[str]) -> None:
-    twice = sorted({name for name in names if names.count(name) > 1})
-    if twice:
-        raise ValueError(f"{what} used twice: {', '.join(twice)}")
+def _unique(what: str, names: Iterable[str], *at: str | int, key: str = "") -> None:
+    """Raise at the second place at which a name stands in the list at `at`."""
+    seen: dict[str, int] = {}
+    for index, name in enumerate(names):
+        if name in seen:
+            place = (*at, index, key) if key else (*at, index)
+            raise wrong(f"{what} {name} is used twice, first as number {seen[name] + 1}", "keep one of them", *place)
+        seen[name] = index
+
+
+def _in_one_team(kind: str, listed: list[tuple[str, ...]]) -> None:
+    """Raise when an account or namespace is listed twice: whose use would it be?"""
+    owner: dict[str, int] = {}
+    for team, names in enumerate(listed):
+        for index, name in enumerate(names):
+            if name in owner:
+                raise wrong(
+                    f"{name} of the {kind} is in team number {owner[name] + 1} already",
+                    "list it in one team only",
+                    *("teams", team, kind, index),
+                )
+            owner[name] = team

@@ -50,6 +50,17 @@ def next_change(
     return None
 
 
+def floors_of_a_week(pool: PoolPolicy) -> dict[datetime, dict[Side, int]]:
+    """All floors of a week in which no clock is set, by the moment at which they begin: what a timetable may ask for.
+
+    The moments are the wall's, written as UTC.
+    """
+    monday = datetime(2024, 1, 1, tzinfo=UTC)
+    last = monday + 7 * _DAY
+    turns = {turn for line in pool.timetable for span in _spans(line, ZoneInfo("UTC"), monday, last) for turn in span}
+    return {turn: floors(pool, "UTC", turn) for turn in sorted(turns | {monday}) if monday <= turn < last}
+
+
 def _spans(line: Hours, zone: ZoneInfo, first: datetime, last: datetime) -> Iterator[tuple[datetime, datetime]]:
     """The spans of a line, half open and in UTC, that touch the time from `first` to `last` (and some more)."""
     day = first.astimezone(zone).date() - _DAY

@@ -23,7 +23,7 @@ from bridge.api.changes import Changes
 from bridge.model.ledger import AnswerRequest, FenceAck, PutLease, RequestState
 from bridge.model.ownership import Lease, Owner
 from bridge.store.postgres import PostgresLedger
-from tests.unit.api_world import FRESH, PLAN, TOKENS, bearer
+from tests.unit.api_world import FRESH, PLAN, TOKENS, bearer, unread
 
 DEADLINE_S = 20
 
@@ -59,7 +59,13 @@ class Replica:
 def replica(database_url: str, tokens: Path) -> Iterator[Replica]:
     ledger, ids = PostgresLedger(database_url), iter(f"req-{number}" for number in range(100))
     deps = ApiDependencies(
-        ledger, WallClock(), lambda: next(ids), TokenFile(tokens), plan=lambda: PLAN, status=lambda: FRESH
+        ledger,
+        WallClock(),
+        lambda: next(ids),
+        TokenFile(tokens),
+        plan=lambda policy, nodes: PLAN,
+        members=unread,
+        status=lambda: FRESH,
     )
     app = create_app(deps)
     server = uvicorn.Server(uvicorn.Config(app, port=0, log_config=None, timeout_graceful_shutdown=1))

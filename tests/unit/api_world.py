@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -15,8 +16,8 @@ from bridge.api.views import Freshness, MoveView, PlanView, SourceView, StatusVi
 from bridge.model.errors import Unreadable
 from bridge.model.handoff import Handoff, Step
 from bridge.model.ledger import AnswerRequest, Change, Note, PutClosure, PutHandoff, PutLease, RequestState
-from bridge.model.ownership import Closure, Lease, Mark, Owner, Side
-from bridge.model.policy import Policy
+from bridge.model.ownership import Closure, Lease, Mark, Node, Owner, Side
+from bridge.model.policy import Policy, PoolPolicy
 from bridge.store.memory import MemoryLedger
 
 NOON = datetime(2026, 3, 2, 12, 0, tzinfo=UTC)
@@ -76,15 +77,24 @@ PLAN = PlanView(
 )
 
 
+def unread(pool: PoolPolicy) -> tuple[str, ...]:
+    raise Unreadable("slurm", f"nobody answers for pool {pool.name}")
+
+
 @dataclass
 class World:
-    """`tokens_path` may be rewritten; `status` and `plan` are what the wiring would answer."""
+    """`tokens_path` may be rewritten; `status`, `plan` and `members` are what the wiring would answer.
+
+    `members` None: the scheduler that knows them cannot be read. `planned_for` is what was asked of the planner last.
+    """
 
     tokens_path: Path
     clock: StoppedClock = field(default_factory=StoppedClock)
     status: StatusView = FRESH
     plan: PlanView = PLAN
     plan_fails: Unreadable | None = None
+    planned_for: tuple[Policy | None, tuple[str, ...]] = (None, ())
+    members: tuple[str, ...] | None = None
     ids: int = 0
 
     def __post_init__(self) -> None:
@@ -101,14 +111,21 @@ class World:
                 new_id=self._new_id,
                 tokens=TokenFile(self.tokens_path),
                 plan=self._plan,
+                members=self._members,
                 status=lambda: self.status,
             )
         )
 
-    def _plan(self) -> PlanView:
+    def _plan(self, policy: Policy | None, nodes: Sequence[Node]) -> PlanView:
+        self.planned_for = (policy, tuple(node.name for node in nodes))
         if self.plan_fails:
             raise self.plan_fails
         return self.plan
+
+    def _members(self, pool: PoolPolicy) -> tuple[str, ...]:
+        if self.members is None:
+            return unread(pool)
+        return self.members
 
     def _new_id(self) -> str:
         self.ids += 1
@@ -123,7 +140,7 @@ class World:
         """Put a policy in force, as its first version."""
         policy = Policy.model_validate(document)
         self.ledger.apply_policy(
-            policy, inventory(policy), replaces=0, author="platform", note="first", at=self.clock.now()
+            policy, inventory(policy, unread), replaces=0, author="platform", note="first", at=self.clock.now()
         )
 
     def own(self, node: str, owner: Owner, *, handoff: str | None = None) -> Lease:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from bridge.model.ownership import Side
 from bridge.model.policy import Day, Hours, PoolPolicy, Share
-from bridge.planning.timetable import floors, next_change
+from bridge.planning.timetable import floors, floors_of_a_week, next_change
 
 WORKDAYS = tuple(Day)[:5]
 BERLIN = "Europe/Berlin"
@@ -156,10 +156,29 @@ def test_a_line_that_changes_nothing_is_no_change() -> None:
     assert next_change(pool(), "UTC", at("2027-03-01 07:00"), within=timedelta(days=8)) is None
 
 
+def test_all_floors_of_a_week() -> None:
+    saturday = Hours(name="saturday", days=(Day.SATURDAY,), from_=time(12), until=time(12), slurm_floor_nodes=9)
+    sunday = Hours(name="sunday", days=(Day.SUNDAY,), from_=time(20), until=time(2), kubernetes_floor_nodes=3)
+    assert floors_of_a_week(pool(saturday, sunday)) == {
+        at("2024-01-01 00:00"): both(4, 3),  # Sunday's line, on Monday
+        at("2024-01-01 02:00"): both(4, 1),
+        at("2024-01-06 12:00"): both(9, 1),
+        at("2024-01-07 12:00"): both(4, 1),
+        at("2024-01-07 20:00"): both(4, 3),
+    }
+    assert floors_of_a_week(pool()) == {at("2024-01-01 00:00"): both(4, 1)}
+
+
 # --- laws ---
 
 _clock = st.times(min_value=time(0), max_value=time(23, 59)).map(lambda t: t.replace(second=0, microsecond=0))
 _floor = st.none() | st.integers(0, 9)
+
+
+def _named(lines: list[Hours]) -> list[Hours]:
+    return [line.model_copy(update={"name": f"line-{index}"}) for index, line in enumerate(lines)]
+
+
 _lines = st.lists(
     st.builds(
         Hours,
@@ -167,11 +186,11 @@ _lines = st.lists(
         days=st.sets(st.sampled_from(Day), min_size=1).map(tuple),
         from_=_clock,
         until=_clock,
-        slurm_floor_nodes=_floor,
+        slurm_floor_nodes=st.integers(0, 9),
         kubernetes_floor_nodes=_floor,
     ),
     max_size=4,
-)
+).map(_named)
 _zones = st.sampled_from([BERLIN, "America/New_York", "Australia/Lord_Howe", "America/Havana", "Asia/Kolkata", "UTC"])
 _minutes = st.integers(0, 2 * 365 * 24 * 60).map(lambda minutes: timedelta(minutes=minutes))
 _moments = st.builds(lambda minutes, s: at("2026-01-01") + minutes + timedelta(seconds=s), _minutes, st.integers(0, 59))

@@ -42,7 +42,7 @@ def get_status(deps: Deps, caller: Reader) -> StatusReport:
 @router.get("/plan", operation_id="getPlan", tags=["status"], summary="What the leader would do now, and why not more")
 def get_plan(deps: Deps, caller: Reader) -> PlanView:
     """A dry run of the planner: nothing moves because of this call. 503 while a source is UNKNOWN."""
-    return deps.plan()
+    return deps.plan(None, ())
 
 
 @router.post(
