@@ -369,6 +369,8 @@ class Decider:
             base_s=pool.gang_backoff_s if pool else 0.0,
             now=self.now,
         )
+        if isinstance(change, PutBackoff) and handoff.lease not in self._gangs:
+            return  # Pods that need no gang: the node that failed is left alone, others may help them at once.
         if isinstance(change, PutBackoff):
             self._backoffs[handoff.demand] = change.backoff
         self.changes.extend([change] if change else [])

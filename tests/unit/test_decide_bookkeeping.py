@@ -330,6 +330,16 @@ def test_a_demand_backs_off_once_for_each_try_that_failed(
     assert of_kind(changes, PutBackoff, DropBackoff) == ([expected] if expected else []), what
 
 
+@pytest.mark.parametrize(("whole", "expected"), [(True, [PutBackoff(Backoff(GANG, after(2100), 1))]), (False, [])])
+def test_of_single_nodes_only_those_for_a_whole_demand_make_it_back_off(whole: bool, expected: list[Change]) -> None:
+    """Two leases of a node each that fail in one pass are one failure; pods go on with the nodes that do not fail."""
+    alone = [handoff(f"gpu-{number}", Step.EMPTY, lease=f"lease000{number}") for number in (1, 2)]
+    snapshot = Snapshot((), (replace(WHOLE, whole=whole),))
+    changes = decided(state(*alone), after(1800), {each.node: BUSY for each in alone}, snapshot)
+    assert [step_of(changes, each.node).step for each in alone] == [Step.REOPEN, Step.REOPEN]
+    assert of_kind(changes, PutBackoff) == expected
+
+
 def test_without_a_demand_nothing_backs_off() -> None:
     alone = handoff("gpu-1", Step.EMPTY, demand="")
     changes = decided(state(alone), after(1800), {"gpu-1": BUSY})
