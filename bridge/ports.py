@@ -53,6 +53,24 @@ class SlurmPort(Protocol):
         """Take nodes out of the reservation in one call: the opening. The reservation is deleted when it gets empty."""
         ...
 
+    def signal(self, job: int, nodes: Collection[str], signal: str) -> None:
+        """Send `signal` (``TERM``, ``USR1``) to the batch script and all steps of a job that runs on one of `nodes`.
+
+        A job that does not, one that is gone above all, is left alone and no failure. A het job goes by its leader's
+        id, and is meant when any component runs there.
+        """
+        ...
+
+    def requeue(self, job: int, nodes: Collection[str]) -> None:
+        """End a job that runs on one of `nodes`, whole, and put it back into the queue, to start anew as soon as it can.
+
+        A job that does not run there is left alone and no failure; one that may not be requeued is left running, and
+        the call fails. Where the job runs is read right before, as Slurm has no compare-and-set: in the moment between
+        that reading and Slurm's answer (at most a call's time-out) it may end, or start elsewhere, and is then requeued
+        all the same.
+        """
+        ...
+
     def renew_reservations(self) -> Collection[str]:
         """Give those of our reservations that come to their end a new one; the names of those renewed."""
         ...

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import datetime
 
 from bridge.lifecycle.facts import SideFacts
+from bridge.lifecycle.preemption import grace_ends_at, running_victims
 from bridge.lifecycle.progress import Sight
 from bridge.model.handoff import Handoff, Step
 from bridge.model.kube import KubeNode, LoanSpec
@@ -55,10 +57,28 @@ class Inspect:
     nonce: str
 
 
+@dataclass(frozen=True, slots=True)
+class Signal:
+    """Ask a victim that runs on `node` to go. `since` is when its grace began: with `job` it names this one request."""
+
+    node: Node
+    job: int
+    signal: str
+    since: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class Requeue:
+    """End a victim that still runs on `node` after its grace, and put it back into the queue."""
+
+    node: Node
+    job: int
+
+
 _NEEDS_PROOF = frozenset({Step.ADMIT, Step.ADOPT, Step.EMPTY})
 """Steps in which the node controller is asked for a proof that its side is empty."""
 
-Act = Drain | Hold | Resume | Release | Want | Inspect
+Act = Drain | Hold | Resume | Release | Want | Inspect | Signal | Requeue
 
 
 def closes(act: Act) -> bool:
@@ -80,7 +100,7 @@ class Standing:
     kube: KubeNode | None
 
 
-def acts(standing: Standing, gang: Sequence[Standing], *, fence_shows_lease: bool) -> tuple[Act, ...]:
+def acts(standing: Standing, gang: Sequence[Standing], *, now: datetime, fence_shows_lease: bool) -> tuple[Act, ...]:
     """The acts for one node. `gang`: all nodes of its lease that are in motion; `fence_shows_lease`: the controller
     host's fence file no longer names this node (or nobody keeps that file)."""
     found: list[Act] = []
@@ -90,6 +110,7 @@ def acts(standing: Standing, gang: Sequence[Standing], *, fence_shows_lease: boo
         found += _close_slurm(standing)
     found += _loan(standing)
     found += _inspection(standing)
+    found += _endings(standing, gang, now)
     return tuple(found)
 
 
@@ -197,3 +218,22 @@ def _inspection(standing: Standing) -> list[Act]:
         return []
     answer = standing.kube.inspection
     return [] if answer is not None and answer.nonce == handoff.nonce else [Inspect(standing.node, handoff.nonce)]
+
+
+def _endings(standing: Standing, gang: Sequence[Standing], now: datetime) -> list[Act]:
+    """What victims are told: the signal all through their grace, for the caller to send once; then the requeue."""
+    handoff = standing.handoff
+    if handoff is None or handoff.signalled_at is None or any(_goes_back(other) for other in gang):
+        return []
+    found: list[Act] = []
+    for victim, job in running_victims(handoff, standing.sight.slurm):
+        ends_at, target = grace_ends_at(handoff, victim), victim.job or job.id
+        if ends_at is not None and now >= ends_at:
+            found.append(Requeue(standing.node, target))
+        elif victim.signal:
+            found.append(Signal(standing.node, target, victim.signal, handoff.signalled_at))
+    return found
+
+
+def _goes_back(standing: Standing) -> bool:
+    return standing.handoff is not None and standing.handoff.step in (Step.REOPEN, Step.REPROVE)

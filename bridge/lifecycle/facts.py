@@ -50,7 +50,8 @@ class SideFacts:
     `first_latch` / `second_latch`: our drain and our reservation, or our taint and our fence entry. `foreign`: a
     person's drain or cordon, in their words. `empty` is a proof, not a guess; `blockers` say why it is missing. `idle`
     is the weaker "no work here now", good enough to choose a node, never to open one. `answers`: the node itself is up.
-    `opened`: neither latch of ours stands. `ready`: work can start here on all GPUs; `not_ready` says why not.
+    `opened`: neither latch of ours stands. `ready`: work can start here on all GPUs; `not_ready` says why not. `jobs`
+    are Slurm's jobs that hold the node, whatever their state.
     """
 
     unknown: str = ""
@@ -66,6 +67,7 @@ class SideFacts:
     not_ready: str = ""
     read_back: tuple[str, datetime | None] | None = None
     stray_mark: Mark | None = None
+    jobs: tuple[SlurmJob, ...] = ()
 
     @property
     def known(self) -> bool:
@@ -109,6 +111,7 @@ def slurm_facts(
         not_ready=not_ready or ("in the bridge's reservation" if held else ""),
         read_back=(found.reason_user, found.reason_set_at) if restamped or (ours and not _is_appended(found)) else None,
         stray_mark=stray,
+        jobs=jobs,
     )
 
 
@@ -133,7 +136,7 @@ def _is_restamped(found: SlurmNode, mark: Mark | None, closure: Closure) -> bool
 def _slurm_blockers(
     found: SlurmNode, jobs: tuple[SlurmJob, ...], seen: SlurmObservation, settle_s: float
 ) -> tuple[str, ...]:
-    blockers = [f"job {job.id} of {job.user} is {job.state}" for job in jobs]
+    blockers = [job_blocker(job) for job in jobs]
     odd = sorted(found.states - EMPTY_STATES)
     if odd and not jobs:
         blockers.append(f"slurmctld shows {'+'.join(odd)}")
@@ -142,6 +145,11 @@ def _slurm_blockers(
     if seen.controller_up_s is not None and seen.controller_up_s < settle_s:
         blockers.append("slurmctld has just restarted")
     return tuple(blockers)
+
+
+def job_blocker(job: SlurmJob) -> str:
+    """How a job that holds a node is named to people."""
+    return f"job {job.id} of {job.user} is {job.state}"
 
 
 def _slurm_not_ready(found: SlurmNode, node: Node) -> str:

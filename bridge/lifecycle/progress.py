@@ -15,6 +15,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 
 from bridge.lifecycle.facts import DeviceFacts, SideFacts
+from bridge.lifecycle.preemption import signal_due, signalled, signalled_again, waits_for
 from bridge.lifecycle.table import Fact, allows
 from bridge.model.handoff import Handoff, Step
 from bridge.model.ownership import Side
@@ -75,6 +76,18 @@ class Verdict:
     unknown: bool = False
 
 
+def graces(gang: Sequence[Member], *, now: datetime, skew: timedelta, new_leader: bool) -> list[Member]:
+    """The gang with the graces of its victims as they stand now: begun where that is due, moved with the clock (`skew`
+    is how far it was set forward), begun anew under a new leader. To be committed before anything is signalled."""
+    fellows = [(member.handoff, member.sight.side(member.handoff.source)) for member in gang]
+    found = []
+    for member, (handoff, source) in zip(gang, fellows, strict=True):
+        kept = signalled_again(handoff, now=now, skew=skew, new_leader=new_leader)
+        due = signal_due(handoff, source, fellows)
+        found.append(replace(member, handoff=signalled(handoff, now) if due else kept))
+    return found
+
+
 def judge(member: Member, gang: Sequence[Member], now: datetime) -> Verdict:
     """What the facts say about `member` at `now`. `gang` are all live handoffs of its lease, itself included."""
     verdict = _judge_step(member, gang)
@@ -109,7 +122,7 @@ def _judge_step(member: Member, gang: Sequence[Member]) -> Verdict:
     if not source.closed:
         return Verdict(Fact.DISTURBED)
     if step is Step.EMPTY:
-        return Verdict(Fact.EMPTY) if source.empty else Verdict(blockers=source.blockers)
+        return Verdict(Fact.EMPTY) if source.empty else Verdict(blockers=waits_for(member.handoff, source))
     return _judge_clean(member, gang, destination)
 
 

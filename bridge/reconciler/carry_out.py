@@ -1,12 +1,16 @@
-"""Outside calls, batched: many nodes in one call, closings before openings, one failure not hiding the next."""
+"""Outside calls, batched: many nodes in one call, one failure not hiding the next.
+
+Closings come first, then what running jobs are told, openings last. A job that spans many nodes is told once.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
 from functools import partial
 
-from bridge.lifecycle.acts import Act, Drain, Hold, Inspect, Release, Resume, Want
+from bridge.lifecycle.acts import Act, Drain, Hold, Inspect, Release, Requeue, Resume, Signal, Want
 from bridge.model.errors import CallFailed
 from bridge.model.kube import LoanSpec
 from bridge.model.ownership import Mark, Node, Owner
@@ -18,12 +22,16 @@ class Outcome:
     """`calls` made and the `failures` among them; a failed call is simply found necessary again in the next pass.
 
     `in_doubt`: nodes (by name) that a failed call opens to Slurm if it arrives after all. Slurm has no fencing token
-    that would refuse it, so they must not be opened to anybody else while it can still arrive.
+    that would refuse it, so they must not be opened to anybody else while it can still arrive. `signalled`: jobs that
+    got their signal, each with the beginning of its grace. `jobs_in_doubt`: what a failed call tells them may still
+    arrive.
     """
 
     calls: int = 0
     failures: list[str] = field(default_factory=list)
     in_doubt: set[str] = field(default_factory=set)
+    signalled: set[tuple[int, datetime]] = field(default_factory=set)
+    jobs_in_doubt: set[int] = field(default_factory=set)
 
 
 @dataclass(frozen=True)
@@ -31,6 +39,7 @@ class _Call:
     what: str
     make: Callable[[], None]
     opens_slurm: tuple[str, ...] = ()
+    tells: tuple[Signal | Requeue, ...] = ()
 
 
 def carry_out(
@@ -53,6 +62,9 @@ def carry_out(
         except CallFailed as why:
             outcome.failures.append(f"{call.what}: {why}")
             outcome.in_doubt.update(call.opens_slurm)
+            outcome.jobs_in_doubt.update(act.job for act in call.tells)
+        else:
+            outcome.signalled.update((act.job, act.since) for act in call.tells if isinstance(act, Signal))
     return outcome
 
 
@@ -67,6 +79,7 @@ def _calls(
     for act in acts:
         if isinstance(act, Inspect):
             yield _Call(f"inspect {act.node.name}", partial(kubernetes.inspect, act.node.kube_name, act.nonce))
+    yield from _endings([act for act in acts if isinstance(act, (Signal, Requeue))], slurm)
     resumed = [act.node for act in acts if isinstance(act, Resume)]
     if resumed:
         yield _Call(f"resume {_list(resumed)}", partial(slurm.resume, _slurm_names(resumed)), _names(resumed))
@@ -82,6 +95,20 @@ def _drains(drains: list[Drain], slurm: SlurmPort) -> Iterable[_Call]:
         batches.setdefault((act.mark, act.why), []).append(act.node)
     for (mark, why), nodes in batches.items():
         yield _Call(f"drain {_list(nodes)}", partial(slurm.drain, _slurm_names(nodes), mark, why))
+
+
+def _endings(acts: list[Signal | Requeue], slurm: SlurmPort) -> Iterable[_Call]:
+    """One call a job, on whichever of the gang's nodes it was seen; signals before requeues."""
+    jobs: dict[tuple[bool, int, str], list[Signal | Requeue]] = {}
+    for act in acts:
+        key = (False, act.job, act.signal) if isinstance(act, Signal) else (True, act.job, "")
+        jobs.setdefault(key, []).append(act)
+    for (_, job, signal), told in sorted(jobs.items(), key=lambda item: item[0]):
+        nodes = _slurm_names(act.node for act in told)
+        if signal:
+            yield _Call(f"signal job {job}", partial(slurm.signal, job, nodes, signal), tells=tuple(told))
+        else:
+            yield _Call(f"requeue job {job}", partial(slurm.requeue, job, nodes), tells=tuple(told))
 
 
 def _wants(loans: list[LoanSpec], kubernetes: KubePort) -> Iterable[_Call]:

@@ -9,8 +9,8 @@ one, each bounded by `call_timeout_s`, must have ended; until then it only close
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
 import structlog
@@ -20,7 +20,6 @@ from bridge.lifecycle.progress import Sight
 from bridge.model.errors import BridgeError, CallFailed, Conflict, Fenced, Unreadable
 from bridge.model.ledger import Change, LedgerState, PutHandoff, PutSighting
 from bridge.model.ownership import Node, Side
-from bridge.model.policy import Policy, PoolPolicy
 from bridge.planning.planner import plan
 from bridge.planning.snapshot import Plan
 from bridge.ports import Clock, KubePort, Ledger, SlurmPort
@@ -28,8 +27,8 @@ from bridge.reconciler import metrics
 from bridge.reconciler.bell import Bell
 from bridge.reconciler.carry_out import carry_out
 from bridge.reconciler.decide import Bounds, Decider, Fresh
+from bridge.reconciler.endings import Endings
 from bridge.reconciler.look import World, observe, sights, snapshot
-from bridge.reconciler.members import members
 
 log = structlog.get_logger()
 
@@ -67,6 +66,7 @@ class _Leading:
     valid_until_s: float
     moves_from_s: float
     has_not_moved: bool = True
+    endings: Endings = field(default_factory=Endings)
 
 
 class Reconciler:
@@ -195,6 +195,8 @@ class Reconciler:
         found = self._acts(state, world, seen)
         if not may_move:
             found = [act for act in found if closes(act)]
+        graces = {handoff.signalled_at for handoff in state.handoffs.values()}
+        found = leading.endings.still_due(found, graces, self._clock.monotonic_s())
         self._acted_anew, self._acted = bool(set(found) - self._acted), frozenset(found)
         outcome = carry_out(
             found,
@@ -205,6 +207,7 @@ class Reconciler:
         )
         doubt_until_s = self._clock.monotonic_s() + self._timing.call_timeout_s
         self._in_doubt.update(dict.fromkeys(outcome.in_doubt, doubt_until_s))
+        leading.endings.note(outcome, doubt_until_s=doubt_until_s)
         metrics.CALLS.inc(outcome.calls)
         metrics.CALL_FAILURES.inc(len(outcome.failures))
         for failure in outcome.failures:
@@ -218,9 +221,10 @@ class Reconciler:
             if standing.handoff is not None:
                 gangs.setdefault(standing.lease.id, []).append(standing)
         found: list[Act] = []
+        now = self._clock.now()
         for standing in standings:
             gang = gangs.get(standing.lease.id, [])
-            found += acts(standing, gang, fence_shows_lease=self._fence_shows(state, standing))
+            found += acts(standing, gang, now=now, fence_shows_lease=self._fence_shows(state, standing))
         return found
 
     def _fence_shows(self, state: LedgerState, standing: Standing) -> bool:
@@ -289,23 +293,13 @@ class Reconciler:
 
     # --- what others may see ---
 
-    def preview(self, policy: Policy | None = None, nodes: Sequence[Node] = ()) -> Plan:
-        """What would be planned now, from a fresh reading; commits nothing. Any replica, any thread.
-
-        With `policy` as if it were in force with `nodes` as its inventory; nodes that join by it are not adopted yet,
-        and so nothing is planned for them.
-        """
+    def preview(self) -> Plan:
+        """What would be planned now, from a fresh reading; commits nothing. Any replica, any thread."""
         state = self._ledger.read()
-        if policy is not None:
-            state = _as_if(state, policy, nodes)
         world = self._observe()
         now = self._clock.now()
         seen = self._sights(state, world)
         return plan(snapshot(state, world, seen, now), state.policy, now)
-
-    def members(self, pool: PoolPolicy) -> tuple[str, ...]:
-        """The nodes of a pool without host lists, from a fresh reading: see `bridge.reconciler.members`."""
-        return members(pool, self._observe())
 
     def _report(self, leading: _Leading, world: World, failures: list[str], planned: Plan) -> None:
         for side, answer in ((Side.SLURM, world.slurm), (Side.KUBERNETES, world.kubernetes)):
@@ -333,11 +327,6 @@ class Reconciler:
                     self._sighted_at_s[(name, side)] = (now_s, text)
                     found.append(PutSighting(name, side, now, summary, unknown=facts.unknown))
         return found
-
-
-def _as_if(state: LedgerState, policy: Policy, nodes: Sequence[Node]) -> LedgerState:
-    known = {node.name: replace(state.nodes[node.name], node=node) for node in nodes if node.name in state.nodes}
-    return replace(state, policy=policy, nodes=known)
 
 
 def _standing(name: str, state: LedgerState, world: World, sight: Sight) -> Standing:

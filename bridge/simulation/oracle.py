@@ -4,13 +4,17 @@ Invariants, checked at every start of a process and after every event of a simul
 
 - `OneOwner`: no machine runs a process of a Slurm job and a process of a Kubernetes pod at the same time.
 - `NotOurs`: the bridge never destroyed a mark that a person or another system made and that it could have seen.
+- `OnlyVictims`: the bridge signals and requeues no job that no live handoff names as its victim, and requeues none a
+  second time for the same handoff.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from bridge.model.errors import InvariantViolation
+from bridge.model.handoff import Handoff
 from bridge.model.ownership import Side
 from bridge.ports import Clock
 from bridge.simulation.machines import Machines, Process
@@ -43,6 +47,9 @@ class Oracle:
         self._strict = strict
         self.evidence: list[Start] = []
         self.violations: list[InvariantViolation] = []
+        self.handoffs: Callable[[], Iterable[Handoff]] | None = None
+        """The live handoffs of the ledger, where there is one: without it nothing is known of victims."""
+        self._requeued: dict[int, frozenset[str]] = {}
         machines.on_start(self._started)
 
     def double_booked(self) -> tuple[str, ...]:
@@ -65,6 +72,21 @@ class Oracle:
     def destroyed(self, node: str, mark: str, by: str) -> None:
         """A scheduler reports that a foreign mark, which the bridge had been shown before, is gone through its call."""
         self._broken("NotOurs", f"at {self._clock.monotonic_s():.3f} s {by} destroyed the mark '{mark}' on {node}")
+
+    def told(self, job: int, call: str) -> None:
+        """Slurm reports that a job that runs is signalled or requeued (`call`) by the bridge."""
+        if self.handoffs is None:
+            return
+        at = f"at {self._clock.monotonic_s():.3f} s"
+        named = frozenset(each.id for each in self.handoffs() if any(victim.job == job for victim in each.victims))
+        if not named:
+            self._broken("OnlyVictims", f"{at} {call} of job {job}, which no handoff names")
+        if call != "requeue":
+            return
+        before = self._requeued.get(job, frozenset())
+        if named & before:
+            self._broken("OnlyVictims", f"{at} job {job} is requeued again for {', '.join(sorted(named & before))}")
+        self._requeued[job] = named | before
 
     def _started(self, process: Process, already: tuple[Process, ...]) -> None:
         others = tuple(str(other) for other in already if other.side is not process.side)

@@ -17,7 +17,7 @@ from bridge.simulation.clock import Latency, SimulatedClock
 from bridge.simulation.faults import Faults
 from bridge.simulation.machines import Machines
 from bridge.simulation.oracle import Oracle
-from bridge.simulation.slurmctld import JobRequest, Slurmctld, SlurmdNode, SlurmTimings
+from bridge.simulation.slurmctld import Job, JobRequest, Slurmctld, SlurmdNode, SlurmTimings
 
 __all__ = ["JobRequest", "SimulatedSlurm", "SlurmTimings"]
 
@@ -75,6 +75,13 @@ class SimulatedSlurm(Slurmctld):
     def release(self, nodes: Collection[str], reservation: str) -> None:
         self._write_whole("release", reservation, nodes, self._unreserve)
 
+    def signal(self, job: int, nodes: Collection[str], signal: str) -> None:
+        self._tell("signal", job, nodes, lambda found: self._signal(found, signal))
+
+    def requeue(self, job: int, nodes: Collection[str]) -> None:
+        """With StartTime=now, which takes away the wait after a requeue."""
+        self._tell("requeue", job, nodes, lambda found: self._requeue(found, hold_s=0))
+
     def renew_reservations(self) -> tuple[str, ...]:
         """Simulated reservations do not end."""
         return ()
@@ -121,6 +128,18 @@ class SimulatedSlurm(Slurmctld):
         if not reservation.startswith(OURS):
             self._oracle.destroyed(", ".join(nodes), f"reservation {reservation}", f"the bridge's {call}")
         self._faults.write(f"slurm.{call}", [partial(self._reach, partial(effect, reservation, nodes))])
+
+    def _tell(self, call: str, job: int, nodes: Collection[str], effect: Callable[[Job], None]) -> None:
+        """Where the job runs is looked up now, not when a late effect lands."""
+        found = self._jobs.get(job)
+        runs_there = found is not None and found.state == "RUNNING" and not set(nodes).isdisjoint(found.nodes)
+        told = [partial(self._reach, partial(self._watched, call, effect, found))] if found and runs_there else []
+        self._faults.write(f"slurm.{call}", told)
+
+    def _watched(self, call: str, effect: Callable[[Job], None], job: Job) -> None:
+        if job.state in ("RUNNING", "SUSPENDED"):
+            self._oracle.told(job.id, call)
+        effect(job)
 
     def _reach(self, effect: Callable[[], None]) -> None:
         if not self._controller_up:

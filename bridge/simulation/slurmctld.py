@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 
 from bridge.model.errors import CallFailed
@@ -38,7 +38,8 @@ class JobRequest:
     `time_limit_s` (None: no limit).
 
     How it ends is part of the story: processes need `dying_s` to go once the job is over (it is COMPLETING as long),
-    the epilog `epilog_s`, and one process that left its session stays `orphan_s` longer, unseen by Slurm.
+    the epilog `epilog_s`, and one process that left its session stays `orphan_s` longer, unseen by Slurm. A job that
+    `exits_on_signal` ends `exits_in_s` after any signal, its checkpoint written; any other lets signals pass.
     """
 
     nodes: int = 1
@@ -55,6 +56,8 @@ class JobRequest:
     dying_s: float = 0
     epilog_s: float = 0.5
     orphan_s: float = 0
+    exits_on_signal: bool = False
+    exits_in_s: float = 5
 
 
 @dataclass(slots=True)
@@ -81,7 +84,10 @@ class SlurmdNode:
 
 @dataclass(slots=True)
 class Job:
-    """A job record. Only a job that holds nodes has any in `nodes`; that of a completing one still does."""
+    """A job record. Only a job that holds nodes has any in `nodes`; that of a completing one still does.
+
+    `signals` are those it got in its present run, `restarts` how often it was put back into the queue.
+    """
 
     id: int
     request: JobRequest
@@ -94,6 +100,8 @@ class Job:
     started_at: datetime | None = None
     ends: Timer | None = None
     processes: list[Process] = field(default_factory=list)
+    signals: list[str] = field(default_factory=list)
+    restarts: int = 0
 
     @property
     def where(self) -> tuple[int, int]:
@@ -155,13 +163,14 @@ class Slurmctld:
         elif found.state in ("RUNNING", "SUSPENDED"):
             self._end(found, "CANCELLED")
 
-    def requeue(self, job: int) -> None:
+    def user_requeue(self, job: int) -> None:
         """`CallFailed` for a job that was submitted with ``--no-requeue``. A requeued job waits before it may start."""
+        self._requeue(self._jobs[job], hold_s=self._timings.requeue_hold_s)
+
+    def may_not_requeue(self, job: int) -> None:
+        """scontrol update Requeue=0: the user changes their mind."""
         found = self._jobs[job]
-        if not found.request.may_requeue:
-            raise CallFailed(f"job {job} may not be requeued")
-        if found.state in ("RUNNING", "SUSPENDED"):
-            self._end(found, "PENDING")
+        found.request = replace(found.request, may_requeue=False)
 
     def suspend(self, job: int) -> None:
         """Its processes stop, and stay: the node looks IDLE while their memory and GPUs are in use."""
@@ -244,6 +253,10 @@ class Slurmctld:
     def job(self, job: int) -> SlurmJob:
         return self._show_job(self._jobs[job])
 
+    def signals(self, job: int) -> tuple[str, ...]:
+        """Those that a job got in its present run, or in its last one."""
+        return tuple(self._jobs[job].signals)
+
     def open(self, name: str) -> bool:
         """No latch stands: neither a drain nor a reservation (the Prolog's fence is asked only when a job starts)."""
         return not self._node(name).drained and name not in self._reserved()
@@ -311,6 +324,7 @@ class Slurmctld:
             exclusive=True,
             may_requeue=request.may_requeue,
             held=job.held,
+            restarts=job.restarts,
         )
 
     # --- node updates ---
@@ -433,6 +447,7 @@ class Slurmctld:
             return
         now = self._clock.now()
         job.state, job.nodes, job.started_at = "RUNNING", tuple(nodes), now
+        job.signals.clear()
         request = job.request
         outcome = "COMPLETED" if request.duration_s <= job.limit_s else "TIMEOUT"
         job.ends = self._clock.after(min(request.duration_s, job.limit_s), lambda: self._end(job, outcome))
@@ -446,17 +461,33 @@ class Slurmctld:
     def _refuse(self, job: Job) -> None:
         """PrologSlurmctld says no: back to the queue without a hold, or cancelled where requeue is forbidden."""
         if job.request.may_requeue:
-            self._put_back(job)
+            self._put_back(job, self._timings.requeue_hold_s)
         else:
             self._close(job, "CANCELLED")
         self._schedule_soon()
 
-    def _put_back(self, job: Job) -> None:
+    def _put_back(self, job: Job, hold_s: float) -> None:
         job.state = "PENDING"
-        job.begins_at = self._clock.now() + timedelta(seconds=self._timings.requeue_hold_s)
-        self._clock.after(self._timings.requeue_hold_s, self._schedule_soon)
+        job.restarts += 1
+        job.begins_at = self._clock.now() + timedelta(seconds=hold_s)
+        self._clock.after(hold_s, self._schedule_soon)
 
-    def _end(self, job: Job, outcome: str) -> None:
+    def _signal(self, job: Job, signal: str) -> None:
+        if job.state != "RUNNING":
+            return
+        job.signals.append(signal)
+        if job.request.exits_on_signal:
+            _cancel(job.ends)
+            job.ends = self._clock.after(job.request.exits_in_s, lambda: self._end(job, "COMPLETED"))
+
+    def _requeue(self, job: Job, *, hold_s: float) -> None:
+        if not job.request.may_requeue:
+            raise CallFailed(f"job {job.id} may not be requeued")
+        if job.state in ("RUNNING", "SUSPENDED"):
+            self._end(job, "PENDING", hold_s=hold_s)
+
+    def _end(self, job: Job, outcome: str, *, hold_s: float | None = None) -> None:
+        """`hold_s`: how long it must wait where it is put back into the queue (None: as long as Slurm likes)."""
         _cancel(job.ends)
         job.state = "COMPLETING"
         request = job.request
@@ -464,7 +495,8 @@ class Slurmctld:
         processes, job.processes = job.processes, []
         self._clock.after(request.dying_s, lambda: self._stop(processes, killed=outcome != "COMPLETED"))
         over_s = request.dying_s + self._latency(request.epilog_s)
-        self._clock.after(over_s, lambda: self._completed(job, outcome))
+        held_s = self._timings.requeue_hold_s if hold_s is None else hold_s
+        self._clock.after(over_s, lambda: self._completed(job, outcome, held_s))
         if orphan is not None:
             self._clock.after(over_s + request.orphan_s, lambda: self._machines.stop(orphan))
 
@@ -478,12 +510,12 @@ class Slurmctld:
             else:
                 self._machines.stop(process)
 
-    def _completed(self, job: Job, outcome: str) -> None:
+    def _completed(self, job: Job, outcome: str, hold_s: float) -> None:
         for name in job.nodes:
             self._nodes[name].jobs.remove(job)
         job.nodes, job.started_at = (), None
         if outcome == "PENDING":
-            self._put_back(job)
+            self._put_back(job, hold_s)
         else:
             self._close(job, outcome)
         self._schedule_soon()

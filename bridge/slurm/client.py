@@ -27,6 +27,14 @@ class _Again(Exception):
     """A read failed in a way that may be over at once: a lost connection, a token that has just been replaced."""
 
 
+class ReadRefused(Unreadable):
+    """slurmrestd answered with errors. `numbers` are Slurm's own, as far as it gave any."""
+
+    def __init__(self, source: str, words: str, numbers: frozenset[int]) -> None:
+        super().__init__(source, words)
+        self.numbers = numbers
+
+
 class NotThere(Unreadable):
     """slurmrestd has no such path in this data version."""
 
@@ -107,11 +115,14 @@ class RestClient:
         if status == 404 and not body.lstrip().startswith(b"{"):
             raise NotThere(source, "no such path")
         if status != 200:
-            raise Unreadable(source, _refusal(status, body))
-        return reading.answer(body, source)
+            raise ReadRefused(source, _refusal(status, body), reading.error_numbers(reading.lenient(body)))
+        try:
+            return reading.answer(body, source)
+        except Unreadable as error:  # 200 and errors all the same
+            raise ReadRefused(source, error.detail, reading.error_numbers(reading.lenient(body))) from error
 
-    def write(self, method: str, path: str, json: Mapping[str, Any]) -> None:
-        """One write, never repeated here. `CallFailed` unless slurmrestd says 200 and reports no error."""
+    def write(self, method: str, path: str, json: Mapping[str, Any] | None = None) -> reading.Record:
+        """One write, never repeated here: the answer. `CallFailed` unless slurmrestd says 200 and reports no error."""
         try:
             target = f"/slurm/v0.0.{self.version()}/{path}"
             status, body = self._call(method, target, json)
@@ -123,7 +134,7 @@ class RestClient:
             raise CallFailed(f"slurmrestd {method} {path}: no token: {error}") from error
         if status == 404:
             self._version = None
-        _check_written(f"{method} {path}", status, body)
+        return _written(f"{method} {path}", status, body)
 
     def _call(self, method: str, path: str, json: Mapping[str, Any] | None = None) -> tuple[int, bytes]:
         deadline = self._monotonic_s() + self._timeout_s
@@ -147,10 +158,11 @@ class WriteRefused(CallFailed):
         self.numbers = numbers
 
 
-def _check_written(what: str, status: int, body: bytes) -> None:
+def _written(what: str, status: int, body: bytes) -> reading.Record:
     decoded = reading.lenient(body)
     if status != 200 or not decoded or decoded.get("errors"):
         raise WriteRefused(f"slurmrestd {what}: {_refusal(status, body)}", reading.error_numbers(decoded))
+    return decoded
 
 
 def _refusal(status: int, body: bytes) -> str:

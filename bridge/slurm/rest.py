@@ -1,4 +1,4 @@
-"""The driver of the Slurm port: slurmrestd, and ``scontrol`` for reservations.
+"""The driver of the Slurm port: slurmrestd, and ``scontrol`` for reservations and requeues.
 
 ``FailClosed``: `observe` returns all that was asked, read now, or raises `Unreadable`. ``NotOurs``: only reservations
 named ``bridge-…`` are ever written. Marks and drains are checked by the core, which reads back what it wrote.
@@ -21,6 +21,7 @@ from bridge.slurm import reading
 from bridge.slurm.client import NotThere, RestClient, WriteRefused
 from bridge.slurm.queue import JobQueue
 from bridge.slurm.scontrol import Scontrol
+from bridge.slurm.telling import JobCalls
 from bridge.slurm.token import TokenFile
 
 OURS = "bridge-"
@@ -58,6 +59,7 @@ class SlurmRestDriver:
         )
         self._queue = JobQueue(self._client, settings.slurm_timeout_s, monotonic_s)
         self._scontrol = Scontrol(settings.slurm_scontrol, token, settings.slurm_timeout_s)
+        self._jobs = JobCalls(self._client, self._scontrol)
 
     def close(self) -> None:
         self._client.close()
@@ -126,6 +128,14 @@ class SlurmRestDriver:
             return self._client.version()
         except Unreadable as error:
             raise CallFailed(str(error)) from error
+
+    # --- what running jobs are told ---
+
+    def signal(self, job: int, nodes: Collection[str], signal: str) -> None:
+        self._jobs.signal(job, _checked(nodes), signal)
+
+    def requeue(self, job: int, nodes: Collection[str]) -> None:
+        self._jobs.requeue(job, _checked(nodes))
 
     # --- the second latch: the reservation ---
 

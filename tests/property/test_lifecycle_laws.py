@@ -169,7 +169,7 @@ class TestActs:
         self, standing: Standing, fence_shows: bool
     ) -> None:
         """``OneOwner``, at the very call. While a node is adopted with work on it, its own side was never closed."""
-        for act in acts(standing, [standing], fence_shows_lease=fence_shows):
+        for act in acts(standing, [standing], now=NOW, fence_shows_lease=fence_shows):
             side = opening_of(act)
             if side is None:
                 continue
@@ -182,37 +182,39 @@ class TestActs:
 
     @given(standings(), st.booleans())
     def test_one_pass_never_opens_both_sides(self, standing: Standing, fence_shows: bool) -> None:
-        found = acts(standing, [standing], fence_shows_lease=fence_shows)
+        found = acts(standing, [standing], now=NOW, fence_shows_lease=fence_shows)
         assert len({opening_of(act) for act in found} - {None}) <= 1
 
     @given(standings(), st.booleans())
     def test_what_a_new_leader_does_first_opens_nothing(self, standing: Standing, fence_shows: bool) -> None:
-        for act in acts(standing, [standing], fence_shows_lease=fence_shows):
+        for act in acts(standing, [standing], now=NOW, fence_shows_lease=fence_shows):
             assert closes(act) is (opening_of(act) is None)
 
     @given(standings())
     def test_nothing_is_released_before_the_fence_shows_it(self, standing: Standing) -> None:
-        assert not [act for act in acts(standing, [standing], fence_shows_lease=False) if isinstance(act, Release)]
+        assert not [
+            act for act in acts(standing, [standing], now=NOW, fence_shows_lease=False) if isinstance(act, Release)
+        ]
 
     @given(standings(), st.booleans())
     def test_a_persons_drain_is_neither_overwritten_nor_lifted(self, standing: Standing, fence_shows: bool) -> None:
         """``NotOurs``. Facts that call one drain both ours and a person's do not come from the same reading."""
         slurm = standing.sight.slurm
         if slurm.foreign and not slurm.first_latch and slurm.stray_mark is None:
-            found = acts(standing, [standing], fence_shows_lease=fence_shows)
+            found = acts(standing, [standing], now=NOW, fence_shows_lease=fence_shows)
             assert not [act for act in found if isinstance(act, Drain | Resume)]
 
     @given(standings(), st.booleans())
     def test_unknown_is_left_alone(self, standing: Standing, fence_shows: bool) -> None:
         """``FailClosed``: Slurm unread is not called, and what is not known to be closed opens nothing."""
         blind = replace(standing, sight=replace(standing.sight, slurm=SideFacts(unknown="timeout")))
-        found = acts(blind, [blind], fence_shows_lease=fence_shows)
+        found = acts(blind, [blind], now=NOW, fence_shows_lease=fence_shows)
         assert not [act for act in found if isinstance(act, Drain | Hold | Resume | Release)]
 
     @given(standings(), st.booleans())
     def test_each_act_follows_from_the_ledger(self, standing: Standing, fence_shows: bool) -> None:
         """``IntentFirst``: closings carry the mark of a committed closure, loans the ledger's, asking its nonce."""
-        for act in acts(standing, [standing], fence_shows_lease=fence_shows):
+        for act in acts(standing, [standing], now=NOW, fence_shows_lease=fence_shows):
             match act:
                 case Drain(mark=mark):
                     assert standing.lease.owner is not Owner.SLURM
@@ -246,4 +248,4 @@ class TestActs:
         standing = Standing(node(), lease(owner, Mark(LEASE, 1, 9)), None, closures, sight, None)
         loan = loan_wanted(standing)
         standing = replace(standing, kube=KubeNode("gpu-1.testbed", "uid", True, False, 8, spec=loan))
-        assert acts(standing, [], fence_shows_lease=True) == ()
+        assert acts(standing, [], now=NOW, fence_shows_lease=True) == ()

@@ -30,6 +30,7 @@ class Fleet:
         self.world = World(seed, nodes, exact=exact)
         self.ledger = MemoryLedger(self.world.clock.now)
         self.ledger.watch(self.world.ring)
+        self.world.oracle.handoffs = lambda: self.ledger.read().handoffs.values()
         self.broker_ledger: Ledger = self.ledger
         """The ledger as brokers reach it: a test may put faults around it (`break_ledger`)."""
         self._ids = itertools.count(1)

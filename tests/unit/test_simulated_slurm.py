@@ -316,7 +316,7 @@ def test_cancel_ends_pending_and_running_jobs(world: World, slurm: SimulatedSlur
 
 def test_a_requeued_job_is_held_back_for_two_minutes(world: World, slurm: SimulatedSlurm) -> None:
     job = run_job(world, JobRequest())
-    slurm.requeue(job)
+    slurm.user_requeue(job)
     world.run(60)
     assert (slurm.job(job).state, slurm.job(job).waits_for) == ("PENDING", "BeginTime")
     world.run(130)
@@ -326,7 +326,7 @@ def test_a_requeued_job_is_held_back_for_two_minutes(world: World, slurm: Simula
 def test_requeue_is_refused_for_a_job_that_forbids_it(world: World, slurm: SimulatedSlurm) -> None:
     job = run_job(world, JobRequest(may_requeue=False))
     with pytest.raises(CallFailed, match="may not be requeued"):
-        slurm.requeue(job)
+        slurm.user_requeue(job)
 
 
 def test_a_held_job_waits_until_it_is_let_go(world: World, slurm: SimulatedSlurm) -> None:

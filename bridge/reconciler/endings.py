@@ -1,0 +1,38 @@
+"""What a leader has told running jobs, so that none is told twice.
+
+Acts are found anew in each pass, and a signal is due all through a grace: it is sent once. A call that failed may still
+arrive within its time-out, as Slurm has no token that would refuse it. Until then its job is told nothing more: a late
+second requeue would end the job again where it has started meanwhile, a late signal would meet its next run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass, field
+from datetime import datetime
+
+from bridge.lifecycle.acts import Act, Requeue, Signal
+from bridge.reconciler.carry_out import Outcome
+
+
+@dataclass
+class Endings:
+    """The memory of one leader. `_signalled`: jobs with the beginning of the grace; `_in_doubt`: monotonic seconds."""
+
+    _signalled: set[tuple[int, datetime]] = field(default_factory=set)
+    _in_doubt: dict[int, float] = field(default_factory=dict)
+
+    def still_due(self, acts: Iterable[Act], graces: Collection[datetime | None], now_s: float) -> list[Act]:
+        """`acts` without what was told already or is in doubt. `graces`: when those began that the ledger holds."""
+        self._signalled = {(job, since) for job, since in self._signalled if since in graces}
+        self._in_doubt = {job: until_s for job, until_s in self._in_doubt.items() if until_s > now_s}
+        return [act for act in acts if not isinstance(act, (Signal, Requeue)) or self._is_due(act)]
+
+    def _is_due(self, act: Signal | Requeue) -> bool:
+        sent = isinstance(act, Signal) and (act.job, act.since) in self._signalled
+        return not sent and act.job not in self._in_doubt
+
+    def note(self, outcome: Outcome, *, doubt_until_s: float) -> None:
+        """Remember what was told, and what failed and may arrive until `doubt_until_s`."""
+        self._signalled |= outcome.signalled
+        self._in_doubt.update(dict.fromkeys(outcome.jobs_in_doubt, doubt_until_s))

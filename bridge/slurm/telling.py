@@ -1,0 +1,113 @@
+"""What running jobs are told: a signal through slurmrestd, a requeue through ``scontrol``.
+
+Where a job runs is read right before, for two reasons seen on a real Slurm: a requeue revives a job that is over, and a
+job that started again elsewhere would be ended there.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection
+from dataclasses import dataclass
+
+import structlog
+
+from bridge.model.errors import CallFailed, Invalid, Unreadable
+from bridge.slurm import reading
+from bridge.slurm.client import ReadRefused, RestClient, WriteRefused
+from bridge.slurm.scontrol import Scontrol
+
+_log = structlog.get_logger(__name__)
+
+SIGNAL = re.compile(r"[A-Z][A-Z0-9+]{0,15}")
+_INVALID_JOB_ID = 2017
+_NOT_IN_THIS_STATE = 2020
+_ALREADY_DONE = 2021
+_GONE = frozenset({_INVALID_JOB_ID, _NOT_IN_THIS_STATE, _ALREADY_DONE})
+"""Slurm's answers to a signal for a job that is not there, not running, or over."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Running:
+    """A job that runs where it was looked for. `address` is what Slurm calls it, and nothing but it."""
+
+    address: str
+    may_requeue: bool
+
+
+class JobCalls:
+    """Calls about one job at a time. They raise `CallFailed`, and `Invalid` for what can be no signal and no job."""
+
+    def __init__(self, client: RestClient, scontrol: Scontrol) -> None:
+        self._client = client
+        self._scontrol = scontrol
+
+    def signal(self, job: int, nodes: Collection[str], signal: str) -> None:
+        """The whole job is meant: ``FULL_JOB``, for by default Slurm spares the batch script."""
+        if SIGNAL.fullmatch(signal) is None:
+            raise Invalid(f"{signal!r} is no signal: it must be a name such as TERM or USR1")
+        running = self._running(job, nodes)
+        if running is None:
+            return
+        path = f"job/{running.address}?signal={signal.replace('+', '%2B')}&flags=FULL_JOB"
+        try:
+            answer = self._client.write("DELETE", path)
+        except WriteRefused as refusal:
+            if not refusal.numbers or not refusal.numbers <= _GONE:
+                raise
+            return
+        refused = _refused(answer)
+        if refused:
+            raise CallFailed(f"signal {signal} for job {job}: {'; '.join(refused)}")
+
+    def requeue(self, job: int, nodes: Collection[str]) -> None:
+        running = self._running(job, nodes)
+        if running is None:
+            return
+        if not running.may_requeue:
+            raise CallFailed(f"job {job} may not be requeued")
+        self._scontrol("requeue", running.address)
+        try:
+            self._scontrol("update", f"JobId={running.address}", "StartTime=now")
+        except CallFailed as why:
+            _log.info("a requeued job waits as long as Slurm makes it", job=job, why=str(why))
+
+    def _running(self, job: int, nodes: Collection[str]) -> _Running | None:
+        """None for a job that does not run on any of the nodes, or is not there at all."""
+        if isinstance(job, bool) or not isinstance(job, int) or job <= 0:
+            raise Invalid(f"{job!r} is no job id")
+        source = f"Slurm job {job}"
+        try:
+            answer = self._client.read(f"job/{job}")
+            # An array answers for all its tasks, and a het leader for its components.
+            own = [found for found in reading.jobs(answer, source) if job in (found.id, found.het_job)]
+            address = _address(job, reading.records(answer, "jobs", source))
+        except ReadRefused as refusal:
+            if _INVALID_JOB_ID in refusal.numbers:
+                return None
+            raise CallFailed(str(refusal)) from refusal
+        except Unreadable as error:
+            raise CallFailed(str(error)) from error
+        if not any(found.state == "RUNNING" and not set(nodes).isdisjoint(found.nodes) for found in own):
+            return None
+        leads = [found for found in own if found.id == job] or own
+        return _Running(address, all(found.may_requeue for found in leads))
+
+
+def _address(job: int, records: list[reading.Record]) -> str:
+    """The last task of an array to start has the array's own id, by which Slurm would understand all of its tasks."""
+    for record in records:
+        task = reading.number(record.get("array_task_id"))
+        if record.get("job_id") == job and reading.number(record.get("array_job_id")) == job and task is not None:
+            return f"{job}_{task:.0f}"
+    return str(job)
+
+
+def _refused(answer: reading.Record) -> list[str]:
+    """Slurm's words for each part of the job that it would not signal: they stand beside an empty ``errors``."""
+    words = []
+    for status in answer.get("status") or ():
+        error = (status.get("error") if isinstance(status, dict) else None) or {}
+        if error.get("code") and error["code"] not in _GONE:
+            words.append(f"{error.get('string') or 'refused'} ({error['code']})")
+    return words
