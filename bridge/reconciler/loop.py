@@ -9,8 +9,8 @@ one, each bounded by `call_timeout_s`, must have ended; until then it only close
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 
 import structlog
@@ -20,6 +20,7 @@ from bridge.lifecycle.progress import Sight
 from bridge.model.errors import BridgeError, CallFailed, Conflict, Fenced, Unreadable
 from bridge.model.ledger import Change, LedgerState, PutHandoff, PutSighting
 from bridge.model.ownership import Node, Side
+from bridge.model.policy import Policy, PoolPolicy
 from bridge.planning.planner import plan
 from bridge.planning.snapshot import Plan
 from bridge.ports import Clock, KubePort, Ledger, SlurmPort
@@ -29,6 +30,7 @@ from bridge.reconciler.carry_out import carry_out
 from bridge.reconciler.decide import Bounds, Decider, Fresh
 from bridge.reconciler.endings import Endings
 from bridge.reconciler.look import World, observe, sights, snapshot
+from bridge.reconciler.members import members
 
 log = structlog.get_logger()
 
@@ -293,13 +295,23 @@ class Reconciler:
 
     # --- what others may see ---
 
-    def preview(self) -> Plan:
-        """What would be planned now, from a fresh reading; commits nothing. Any replica, any thread."""
+    def preview(self, policy: Policy | None = None, nodes: Sequence[Node] = ()) -> Plan:
+        """What would be planned now, from a fresh reading; commits nothing. Any replica, any thread.
+
+        With `policy` as if it were in force with `nodes` as its inventory; nodes that join by it are not adopted yet,
+        and so nothing is planned for them.
+        """
         state = self._ledger.read()
+        if policy is not None:
+            state = _as_if(state, policy, nodes)
         world = self._observe()
         now = self._clock.now()
         seen = self._sights(state, world)
         return plan(snapshot(state, world, seen, now), state.policy, now)
+
+    def members(self, pool: PoolPolicy) -> tuple[str, ...]:
+        """The nodes of a pool without host lists, from a fresh reading: see `bridge.reconciler.members`."""
+        return members(pool, self._observe())
 
     def _report(self, leading: _Leading, world: World, failures: list[str], planned: Plan) -> None:
         for side, answer in ((Side.SLURM, world.slurm), (Side.KUBERNETES, world.kubernetes)):
@@ -327,6 +339,11 @@ class Reconciler:
                     self._sighted_at_s[(name, side)] = (now_s, text)
                     found.append(PutSighting(name, side, now, summary, unknown=facts.unknown))
         return found
+
+
+def _as_if(state: LedgerState, policy: Policy, nodes: Sequence[Node]) -> LedgerState:
+    known = {node.name: replace(state.nodes[node.name], node=node) for node in nodes if node.name in state.nodes}
+    return replace(state, policy=policy, nodes=known)
 
 
 def _standing(name: str, state: LedgerState, world: World, sight: Sight) -> Standing:
