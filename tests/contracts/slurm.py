@@ -33,8 +33,11 @@ class SlurmWorld(Protocol):
         """Let so much time pass that Slurm would have started whatever it can start."""
         ...
 
-    def submit(self, nodes: int) -> int:
-        """An sbatch for `nodes` whole nodes with 8 GPUs each, which runs until it is cancelled; the job's id."""
+    def submit(self, nodes: int, *, requeue: bool = True, exits_on_signal: bool = False) -> int:
+        """An sbatch for `nodes` whole nodes with 8 GPUs each, which runs until it is cancelled; the job's id.
+
+        With `exits_on_signal` its batch script catches USR1 and ends well soon after.
+        """
         ...
 
     def cancel(self, job: int) -> None: ...
@@ -195,6 +198,72 @@ class SlurmPortContract:
         world.settle()
         assert _job(world, id, "PENDING")
 
+    # --- what running jobs are told ---
+
+    def test_a_signal_reaches_the_batch_script(self, world: SlurmWorld) -> None:
+        id = world.submit(2, exits_on_signal=True)
+        job = world.until("gang runs", lambda: _job(world, id, "RUNNING"))
+        world.settle()
+        world.slurm.signal(id, job.nodes[:1], "USR1")
+        world.until("the job has ended", lambda: not _listed(world, id))
+
+    def test_a_requeue_ends_the_whole_gang_and_it_runs_again(self, world: SlurmWorld) -> None:
+        id = world.submit(2)
+        job = world.until("gang runs", lambda: _job(world, id, "RUNNING"))
+        _close(world, job.nodes)
+        world.slurm.requeue(id, job.nodes[:1])
+        waits = world.until("it is back in the queue", lambda: _job(world, id, "PENDING"))
+        assert (waits.nodes, waits.held, waits.may_requeue, waits.restarts) == ((), False, True, 1)
+        world.until("its nodes are free", lambda: _is_free(world, job.nodes))
+        world.slurm.resume(job.nodes)
+        world.slurm.release(job.nodes, world.reservation)
+        world.until("gang runs again", lambda: _job(world, id, "RUNNING"))
+
+    def test_a_job_that_may_not_be_requeued_runs_on_and_the_call_fails(self, world: SlurmWorld) -> None:
+        id = world.submit(1, requeue=False)
+        job = world.until("job runs", lambda: _job(world, id, "RUNNING"))
+        assert not job.may_requeue
+        with pytest.raises(CallFailed):
+            world.slurm.requeue(id, job.nodes)
+        world.settle()
+        assert _job(world, id, "RUNNING")
+
+    def test_a_job_that_runs_elsewhere_is_left_alone(self, world: SlurmWorld) -> None:
+        id = world.submit(1, exits_on_signal=True)
+        job = world.until("job runs", lambda: _job(world, id, "RUNNING"))
+        elsewhere = [name for name in world.nodes if name not in job.nodes]
+        world.slurm.signal(id, elsewhere, "USR1")
+        world.slurm.requeue(id, elsewhere)
+        world.settle()
+        shown = _job(world, id, "RUNNING")
+        assert shown is not None
+        assert shown.restarts == 0
+
+    def test_a_job_that_waits_is_left_alone(self, world: SlurmWorld) -> None:
+        _close(world, world.nodes)
+        id = world.submit(1)
+        world.settle()
+        world.slurm.signal(id, world.nodes, "USR1")
+        world.slurm.requeue(id, world.nodes)
+        waits = _job(world, id, "PENDING")
+        assert waits is not None
+        assert (waits.held, waits.restarts) == (False, 0)
+
+    def test_a_job_that_is_over_is_not_revived(self, world: SlurmWorld) -> None:
+        """Slurm itself would: a requeue puts a cancelled job back into the queue."""
+        id = world.submit(1)
+        job = world.until("job runs", lambda: _job(world, id, "RUNNING"))
+        world.cancel(id)
+        world.until("nodes idle again", lambda: _all_idle(world))
+        world.slurm.signal(id, job.nodes, "USR1")
+        world.slurm.requeue(id, job.nodes)
+        world.settle()
+        assert not _listed(world, id)
+
+    def test_a_job_that_never_was_is_no_failure(self, world: SlurmWorld) -> None:
+        world.slurm.signal(999_999, world.nodes, "USR1")
+        world.slurm.requeue(999_999, world.nodes)
+
     # --- what is not ours, or not there ---
 
     def test_a_persons_drain_is_shown_as_it_is(self, world: SlurmWorld) -> None:
@@ -213,6 +282,15 @@ class SlurmPortContract:
             with pytest.raises(CallFailed):
                 call()
         assert "no-such-node" not in world.slurm.observe().held
+
+
+def _listed(world: SlurmWorld, id: int) -> bool:
+    return any(job.id == id for job in world.slurm.observe().jobs)
+
+
+def _is_free(world: SlurmWorld, nodes: tuple[str, ...]) -> bool:
+    shown = world.slurm.observe().nodes
+    return all("IDLE" in shown[name].states and "COMPLETING" not in shown[name].states for name in nodes)
 
 
 def _close(world: SlurmWorld, nodes: tuple[str, ...]) -> None:

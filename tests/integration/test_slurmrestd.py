@@ -75,9 +75,10 @@ class _Real:
         lines = in_slurmctld("slurm", "sdiag").splitlines()
         return int(next(line.split(":")[1] for line in lines if "Total cycles:" in line))
 
-    def submit(self, nodes: int) -> int:
-        asks = (f"--nodes={nodes}", "--gpus-per-node=8", "--exclusive")
-        return int(in_slurmctld("alice", "sbatch", "--parsable", *asks, "--wrap", "sleep 600"))
+    def submit(self, nodes: int, *, requeue: bool = True, exits_on_signal: bool = False) -> int:
+        asks = (f"--nodes={nodes}", "--gpus-per-node=8", "--exclusive", "--requeue" if requeue else "--no-requeue")
+        script = "trap 'exit 0' USR1; sleep 600 & wait" if exits_on_signal else "sleep 600"
+        return int(in_slurmctld("alice", "sbatch", "--parsable", *asks, "--wrap", script))
 
     def cancel(self, job: int) -> None:
         in_slurmctld("alice", "scancel", str(job))

@@ -33,8 +33,10 @@ class SimulatedSlurmWorld:
     def settle(self) -> None:
         self._world.run(self._world.clock.monotonic_s() + 10)
 
-    def submit(self, nodes: int) -> int:
-        return self.slurm.submit(JobRequest(nodes=nodes, duration_s=1_000_000))
+    def submit(self, nodes: int, *, requeue: bool = True, exits_on_signal: bool = False) -> int:
+        return self.slurm.submit(
+            JobRequest(nodes=nodes, duration_s=1_000_000, may_requeue=requeue, exits_on_signal=exits_on_signal)
+        )
 
     def cancel(self, job: int) -> None:
         self.slurm.cancel(job)
