@@ -2,41 +2,59 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
+
+from pydantic import BaseModel
 
 from bridge.api.views import PolicyDifference
 from bridge.model.policy import Policy
 
 
 def differences(old: Policy, new: Policy) -> list[PolicyDifference]:
-    """In the order of the documents, values of `old` before those that only `new` has. Defaults count as written.
+    """In the order of the fields. Defaults count as if they were written.
 
-    Pools, teams and lines of a timetable are found again by their names. The order of pools and teams says nothing;
-    of a timetable the last line counts, so another order is a difference of the ``names`` in order.
+    Pools, teams and lines of a timetable are found again by their names; one that only one document has is shown with
+    what is not a default in it. Of a timetable the order counts too, as its last line wins.
     """
-    return list(_of_values("", old.model_dump(mode="json"), new.model_dump(mode="json")))
+    return list(_of_models("", old, new))
 
 
-def _of_values(path: str, old: Any, new: Any) -> Iterator[PolicyDifference]:
-    if old == new:
-        return
-    if isinstance(old, dict) and isinstance(new, dict):
-        for key in dict.fromkeys([*old, *new]):
-            yield from _of_values(f"{path}.{key}".lstrip("."), old.get(key), new.get(key))
-    elif _are_named(old) and _are_named(new):
-        yield from _of_named(path, {each["name"]: each for each in old}, {each["name"]: each for each in new})
-    else:
-        yield PolicyDifference(path=path, old=old, new=new)
+def _of_models(path: str, old: BaseModel, new: BaseModel) -> Iterator[PolicyDifference]:
+    shown_old, shown_new = old.model_dump(mode="json"), new.model_dump(mode="json")
+    for name, field in type(old).model_fields.items():
+        key = field.alias or name
+        before, after = getattr(old, name), getattr(new, name)
+        if before == after:
+            continue
+        if isinstance(before, BaseModel):
+            yield from _of_models(f"{path}{key}.", before, after)
+        elif isinstance(before, tuple) and all(hasattr(each, "name") for each in before + after):
+            yield from _of_named(f"{path}{key}", before, after)
+        elif isinstance(before, dict):
+            yield from _of_entries(f"{path}{key}", shown_old[key], shown_new[key])
+        else:
+            yield PolicyDifference(path=f"{path}{key}", old=shown_old[key], new=shown_new[key])
 
 
-def _of_named(path: str, old: dict[str, Any], new: dict[str, Any]) -> Iterator[PolicyDifference]:
-    for name in dict.fromkeys([*old, *new]):
-        yield from _of_values(f"{path}[{name}]", old.get(name), new.get(name))
-    order = [[name for name in names if name in old and name in new] for names in (old, new)]
-    if path.endswith("timetable") and order[0] != order[1]:
-        yield PolicyDifference(path=f"{path}.names", old=order[0], new=order[1])
+def _of_named(path: str, old: tuple[Any, ...], new: tuple[Any, ...]) -> Iterator[PolicyDifference]:
+    before, after = {each.name: each for each in old}, {each.name: each for each in new}
+    for name in dict.fromkeys([*before, *after]):
+        if name in before and name in after:
+            yield from _of_models(f"{path}[{name}].", before[name], after[name])
+        else:
+            place = f"{path}[{name}]"
+            yield PolicyDifference(path=place, old=_brief(before.get(name)), new=_brief(after.get(name)))
+    orders = [[each.name for each in lines if each.name in before and each.name in after] for lines in (old, new)]
+    if path.endswith(".timetable") and orders[0] != orders[1]:
+        yield PolicyDifference(path=f"{path} in this order", old=orders[0], new=orders[1])
 
 
-def _are_named(value: Any) -> bool:
-    return isinstance(value, list) and all(isinstance(each, dict) and "name" in each for each in value)
+def _of_entries(path: str, old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[PolicyDifference]:
+    for key in dict.fromkeys([*old, *new]):
+        if old.get(key) != new.get(key):
+            yield PolicyDifference(path=f"{path}[{key}]", old=old.get(key), new=new.get(key))
+
+
+def _brief(model: BaseModel | None) -> dict[str, Any] | None:
+    return None if model is None else model.model_dump(mode="json", exclude_defaults=True)

@@ -32,7 +32,8 @@ class Document:
 def load(text: str, name: str) -> Document:
     """The document in `text`; `name` is the file's, for messages. Raises `CliError` with line and remedy.
 
-    What YAML has and JSON has not is refused: dates, binary values, keys that are not text, keys given twice.
+    What YAML has and JSON has not is refused: dates, binary values, keys that are not text, keys given twice. Digits
+    with colons are text.
     """
     document = Document(name)
     try:
@@ -73,6 +74,8 @@ def _mapping(node: yaml.MappingNode, path: Path, document: Document) -> dict[str
 
 
 def _scalar(node: yaml.Node, line: int, document: Document) -> Any:
+    if node.tag == "tag:yaml.org,2002:int" and ":" in node.value:
+        return node.value  # YAML 1.1 takes 22:00 for 1320; a person means a time
     loader = yaml.SafeLoader("")
     try:
         value = loader.construct_object(node)

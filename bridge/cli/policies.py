@@ -1,11 +1,13 @@
-"""Commands on the policy: show, check, apply, history. Files are YAML; mistakes are shown with their line."""
+"""Commands on the policy. Files are YAML; mistakes are shown with their line, changes with what they would move."""
 
 from __future__ import annotations
 
+import math
 import sys
 from pathlib import Path
 from typing import Annotated, Any
 
+import httpx
 import typer
 import yaml
 
@@ -18,23 +20,56 @@ from bridge.cli.text import age, dotted, joined
 policy = typer.Typer(help="The policy: floors, limits and the nodes of each pool.", no_args_is_help=True)
 
 File = Annotated[Path, typer.Argument(help="A YAML file, or - for standard input", allow_dash=True)]
+Note = Annotated[str, typer.Option(help="Why, for the history")]
+_MOST_WHYS = 20
 
 
 @policy.command()
-def show(context: typer.Context, output: Output = Format.TABLE) -> None:
+def show(
+    context: typer.Context,
+    version: Annotated[int | None, typer.Option(min=0, help="An older one; the one in force by default")] = None,
+    full: Annotated[bool, typer.Option("--full", help="With all defaults")] = False,
+    output: Output = Format.TABLE,
+) -> None:
     """Print the policy in force as a YAML file that can be changed and applied."""
-    response = connect(context).call("GET", "/v1/policy")
+    query = {"version": version, "defaults": str(full).lower()}
+    response = connect(context).call("GET", "/v1/policy", query=query)
     document = response.json()
     if output is Format.JSON:
         print_json(document)
         return
-    print_line(f"# version {response.headers['ETag'].strip(chr(34))}")
+    what_else = "" if full else "; what is not here has its default, see --full"
+    print_line(f"# version {_version_of(response)}{what_else}")
     print(yaml.safe_dump(document, sort_keys=False, default_flow_style=False), end="")
 
 
 @policy.command()
+def schema(context: typer.Context) -> None:
+    """Print the JSON Schema of policy files, for editors and other checks."""
+    print_json(connect(context).get("/v1/policy/schema"))
+
+
+@policy.command()
+def diff(
+    context: typer.Context,
+    old: Annotated[int | None, typer.Argument(min=0, help="A version; the one before NEW by default")] = None,
+    new: Annotated[int | None, typer.Argument(min=0, help="Another; the one in force by default")] = None,
+    output: Output = Format.TABLE,
+) -> None:
+    """Say what differs between two versions of the policy. What a file would change is said by `check`."""
+    broker = connect(context)
+    if old is None:
+        old = max(_version_of(broker.call("GET", "/v1/policy")) - 1, 0)
+    found = broker.get("/v1/policy/diff", old=old, new=new)
+    if output is Format.JSON:
+        print_json(found)
+        return
+    _print_differences(found["differences"], f"version {found['old_version']} to {found['new_version']}")
+
+
+@policy.command()
 def check(context: typer.Context, file: File, output: Output = Format.TABLE) -> None:
-    """Say what a policy file would do, or what is wrong with it. Nothing changes."""
+    """Say what a policy file would change and move, or what is wrong with it. Nothing happens."""
     document = _read(file)
     change = _put(connect(context), document, {"dry_run": "true"}, {})
     _print_change(change, f"{document.name} is valid", output)
@@ -44,7 +79,7 @@ def check(context: typer.Context, file: File, output: Output = Format.TABLE) -> 
 def apply(
     context: typer.Context,
     file: File,
-    note: Annotated[str, typer.Option(help="Why, for the history")] = "",
+    note: Note = "",
     replaces: Annotated[
         int | None, typer.Option(min=0, help="The version that the file was made from; the one in force by default")
     ] = None,
@@ -55,6 +90,29 @@ def apply(
     etag = f'"{replaces}"' if replaces is not None else broker.call("GET", "/v1/policy").headers["ETag"]
     change = _put(broker, document, {"note": note}, {"If-Match": etag})
     _print_change(change, f"version {change['version']} is in force", output)
+
+
+@policy.command()
+def rollback(
+    context: typer.Context,
+    version: Annotated[int, typer.Argument(min=0, help="The version whose document comes back")],
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask")] = False,
+    note: Note = "",
+    output: Output = Format.TABLE,
+) -> None:
+    """Put an older version in force again, as a new one: say what it would do, ask, then do it."""
+    if output is Format.JSON and not yes:
+        raise CliError(USAGE, "a question does not go into JSON", remedy="add --yes, after `bridgectl policy diff`")
+    broker = connect(context)
+    etag = {"If-Match": broker.call("GET", "/v1/policy").headers["ETag"]}
+    document = Document(f"version {version}", broker.get("/v1/policy", version=version))
+    if not yes:
+        change = _put(broker, document, {"dry_run": "true"}, etag)
+        _print_change(change, f"going back to version {version} is possible", output)
+        if not typer.confirm("Put it in force?"):
+            raise CliError(REFUSED, "not confirmed: nothing has changed")
+    change = _put(broker, document, {"note": note or f"back to version {version}"}, etag)
+    _print_change(change, f"version {change['version']} is in force, with the words of {version}", output)
 
 
 @policy.command()
@@ -119,3 +177,30 @@ def _print_change(change: dict[str, Any], said: str, output: Format) -> None:
     print_line(f"{said}: {change['nodes']} nodes")
     print_line(f"joining: {joined(change['joining'])}")
     print_line(f"leaving: {joined(change['leaving'])}")
+    _print_differences(change["differences"], "changes")
+    print_line("would move now:" if change["dry_run"] else "moves now:")
+    for move in change["moves"]:
+        print_line(f"  {', '.join(move['nodes'])}: {move['source']} to {move['destination']}: {move['reason']}")
+    if not change["moves"]:
+        print_line("  nothing")
+    for why in change["whys"][:_MOST_WHYS]:
+        print_line(f"  not {why['subject']}: {why['reason']}")
+    if len(change["whys"]) > _MOST_WHYS:
+        print_line(f"  and {len(change['whys']) - _MOST_WHYS} more that do not: -o json")
+
+
+def _print_differences(differences: list[dict[str, Any]], title: str) -> None:
+    print_line(f"{title}:" if differences else f"{title}: none")
+    for each in differences:
+        print_line(f"  {each['path']}: {_value(each['old'])} -> {_value(each['new'])}")
+
+
+def _value(value: Any) -> str:
+    """On one line, as YAML would have it."""
+    if value is None:
+        return "none"
+    return yaml.safe_dump(value, default_flow_style=True, sort_keys=False, width=math.inf).removesuffix("...\n").strip()
+
+
+def _version_of(response: httpx.Response) -> int:
+    return int(response.headers["ETag"].strip('"'))

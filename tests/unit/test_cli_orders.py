@@ -13,11 +13,13 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
+from bridge.api.views import PlanView, WhyView
 from bridge.cli.documents import load
 from bridge.cli.failures import CliError
 from bridge.cli.main import app
 from bridge.cli.text import duration
 from bridge.model.ledger import RequestState
+from bridge.model.policy import Policy
 from tests.unit.api_world import POLICY, TOKENS, World
 from tests.unit.cli_world import CliRunner, Terminal
 
@@ -213,10 +215,21 @@ GOOD = """
 def test_check_then_apply(world: World, terminal: Terminal, tmp_path: Path) -> None:
     file = policy_file(tmp_path, GOOD)
     joining = "joining: gpu-1, gpu-2, gpu-3, gpu-4\nleaving: none\n"
-    assert terminal.shown("policy", "check", file) == f"{file} is valid: 4 nodes\n{joining}"
+    added = (
+        "changes:\n"
+        "  pools[h100]: none -> {name: h100, nodes: ['gpu-[1-4]'], kube_name: '{node}.testbed', partition: gpu, "
+        "slurm: {floor_nodes: 1, max_nodes: 4}, kubernetes: {floor_nodes: 1}}\n"
+    )
+    moves = (
+        "  gpu-1, gpu-2: slurm to kubernetes: Deployment default/chat waits for 2 nodes since 40 s\n"
+        "  not gpu-3: changed hands 12 s ago, minimum hold is 60 s\n"
+    )
+    assert terminal.shown("policy", "check", file) == (
+        f"{file} is valid: 4 nodes\n{joining}{added}would move now:\n{moves}"
+    )
     assert world.ledger.read().policy_version == 0
     assert terminal.shown("policy", "apply", file, "--note", "first pool") == (
-        f"version 1 is in force: 4 nodes\n{joining}"
+        f"version 1 is in force: 4 nodes\n{joining}{added}moves now:\n{moves}"
     )
     assert [(version, author, note) for version, _, author, note, _ in world.ledger.policy_history(9)] == [
         (1, "platform", "first pool")
@@ -226,10 +239,111 @@ def test_check_then_apply(world: World, terminal: Terminal, tmp_path: Path) -> N
 def test_what_show_prints_can_be_applied(world: World, terminal: Terminal, tmp_path: Path) -> None:
     world.share()
     shown = terminal.shown("policy", "show")
-    assert shown.startswith("# version 1\npools:\n- name: h100\n")
+    assert shown == dedent("""\
+        # version 1; what is not here has its default, see --full
+        pools:
+        - name: h100
+          nodes:
+          - gpu-[1-4]
+          kube_name: '{node}.testbed'
+          partition: gpu
+          slurm:
+            floor_nodes: 1
+            max_nodes: 4
+          kubernetes:
+            floor_nodes: 1
+        """)
     before = world.ledger.read().policy
     terminal.shown("policy", "apply", "-", input=shown)
     assert (world.ledger.read().policy_version, world.ledger.read().policy) == (2, before)
+    full = terminal.shown("policy", "show", "--full", "--version", "1")
+    assert full.startswith("# version 1\npools:\n")
+    assert "max_in_flight: 8" in full
+    assert "changes: none\n" in terminal.shown("policy", "apply", "-", input=full)
+    assert world.ledger.read().policy == before
+
+
+NIGHT = """
+        timetable:
+          - {name: night, from: 22:00, until: "06:00", kubernetes_floor_nodes: 0}
+"""
+
+
+def test_times_may_be_written_as_people_write_them(world: World, terminal: Terminal, tmp_path: Path) -> None:
+    file = policy_file(tmp_path, GOOD + NIGHT.lstrip("\n"))
+    terminal.shown("policy", "apply", file)
+    shown = terminal.shown("policy", "show")
+    assert "    from: '22:00'\n    until: 06:00\n" in shown
+    assert "changes: none\n" in terminal.shown("policy", "check", "-", input=shown)
+
+
+def test_diff_between_versions(world: World, terminal: Terminal, tmp_path: Path) -> None:
+    world.share()
+    changed = GOOD.replace("floor_nodes: 1, max", "floor_nodes: 2, max").replace("gpu-[1-4]", "gpu-[1-4],gpu-9")
+    terminal.shown("policy", "apply", policy_file(tmp_path, changed + NIGHT.lstrip("\n")))
+    lines = [
+        "  pools[h100].nodes: ['gpu-[1-4]'] -> ['gpu-[1-4],gpu-9']",
+        "  pools[h100].slurm.floor_nodes: 1 -> 2",
+        "  pools[h100].timetable[night]: none -> {name: night, from: '22:00', until: '06:00', kubernetes_floor_nodes: 0}",
+    ]
+    assert terminal.shown("policy", "diff").splitlines() == ["version 1 to 2:", *lines]
+    assert terminal.shown("policy", "diff", "1", "2").splitlines() == ["version 1 to 2:", *lines]
+    assert terminal.shown("policy", "diff", "2", "1").splitlines()[2] == "  pools[h100].slurm.floor_nodes: 2 -> 1"
+    assert terminal.shown("policy", "diff", "2") == "version 2 to 2: none\n"
+    assert json.loads(terminal.shown("policy", "diff", "-o", "json"))["old_version"] == 1
+    missing = terminal.run("policy", "diff", "7")
+    assert (missing.exit_code, "there is no version 7: the newest is 2" in missing.stderr) == (1, True)
+
+
+def test_rollback_shows_asks_and_then_applies(world: World, terminal: Terminal, tmp_path: Path) -> None:
+    world.share()
+    terminal.shown("policy", "apply", policy_file(tmp_path, GOOD.replace("max_nodes: 4", "max_nodes: 3")))
+    no = terminal.run("policy", "rollback", "1", input="n\n")
+    assert no.exit_code == 1
+    assert "going back to version 1 is possible: 4 nodes\n" in no.stdout
+    assert "changes:\n  pools[h100].slurm.max_nodes: 3 -> 4\nwould move now:\n  gpu-1, gpu-2: slurm to" in no.stdout
+    assert "error: not confirmed: nothing has changed\n" in no.stderr
+    assert world.ledger.read().policy_version == 2
+    terminal.run("policy", "rollback", "1", input="y\n")
+    version, _, author, note, policy = world.ledger.policy_history(1)[0]
+    assert (version, author, note, policy.pools[0].slurm.max_nodes) == (3, "platform", "back to version 1", 4)
+    shown = terminal.shown("policy", "rollback", "2", "--yes", "--note", "and forth")
+    assert shown.startswith("version 4 is in force, with the words of 2: 4 nodes\n")
+    assert world.ledger.policy_history(1)[0][3] == "and forth"
+
+
+def test_rollback_without_a_terminal_or_with_json_does_nothing_unasked(world: World, terminal: Terminal) -> None:
+    world.share()
+    assert terminal.run("policy", "rollback", "1", input="").exit_code == 1
+    assert terminal.run("policy", "rollback", "1", "-o", "json").exit_code == 2
+    assert world.ledger.read().policy_version == 1
+
+
+def test_rollback_does_not_overwrite_what_somebody_else_applied_while_it_asked(
+    world: World, terminal: Terminal
+) -> None:
+    world.share()
+    world.ledger.apply_policy(Policy(), [], replaces=1, author="other", note="", at=world.clock.now())
+
+    def meanwhile(request: httpx.Request) -> None:
+        if request.method == "PUT" and "dry_run" not in str(request.url):
+            world.ledger.apply_policy(Policy(), [], replaces=2, author="other", note="", at=world.clock.now())
+
+    terminal.wire.before = meanwhile
+    result = terminal.run("policy", "rollback", "1", input="y\n")
+    assert (result.exit_code, 'version "3" is current, not "2"' in result.stderr) == (1, True)
+    assert world.ledger.read().policy_version == 3
+
+
+def test_schema(terminal: Terminal) -> None:
+    assert json.loads(terminal.shown("policy", "schema"))["properties"].keys() >= {"pools", "teams"}
+
+
+def test_why_nothing_moves_is_said_and_kept_short(world: World, terminal: Terminal, tmp_path: Path) -> None:
+    world.plan = PlanView(moves=[], whys=[WhyView(subject=f"job {id}", reason="waits") for id in range(30)])
+    lines = terminal.shown("policy", "check", policy_file(tmp_path, GOOD)).splitlines()
+    assert lines[-23:-20] == ["would move now:", "  nothing", "  not job 0: waits"]
+    assert lines[-1] == "  and 10 more that do not: -o json"
 
 
 def test_history(world: World, terminal: Terminal) -> None:
@@ -269,6 +383,8 @@ def test_every_mistake_has_its_line_and_its_remedy(terminal: Terminal, tmp_path:
             gpus: 0
             slurm:
               flor_nodes: 1
+              max_nodes: 1
+              floor_nodes: 2
           - name: a100
             nodes: [a-1]
         """,
@@ -281,7 +397,7 @@ def test_every_mistake_has_its_line_and_its_remedy(terminal: Terminal, tmp_path:
         "    remedy: use a value of at least 1\n"
         f"  {file}:10: pools[0].slurm.flor_nodes: Extra inputs are not permitted\n"
         "    remedy: did you mean 'floor_nodes'?\n"
-        f"  {file}:11: pools[1].partition: Field required\n"
+        f"  {file}:13: pools[1].partition: Field required\n"
         "    remedy: add it\n"
     )
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Header, Query, Response
+from fastapi.responses import JSONResponse
 
 from bridge.api.auth import Role
 from bridge.api.dependencies import ApiDependencies, Deps, Reader, demand
@@ -30,18 +31,24 @@ IfMatch = Annotated[
 Version = Annotated[int, Query(ge=0, le=2**31 - 1)]
 
 
-@router.get("", operation_id="getPolicy", summary="The policy in force, or an older version", responses=responses(404))
+@router.get(
+    "",
+    operation_id="getPolicy",
+    summary="The policy in force, or an older version",
+    response_model=Policy,
+    responses=responses(404),
+)
 def get_policy(
-    response: Response,
     deps: Deps,
     caller: Reader,
     version: Annotated[Version | None, Query(description="This one; the one in force when left out")] = None,
-) -> Policy:
+    defaults: Annotated[bool, Query(description="Whether values that are their defaults are told too")] = True,
+) -> Any:
     """The document; its version is the ETag. To go back to an older one, put it in the place of today's."""
     state = deps.ledger.read()
     found = state.policy_version if version is None else version
-    response.headers["ETag"] = _etag(found)
-    return state.policy if version is None else _version(version, state, deps.ledger)
+    policy, headers = _version(found, state, deps.ledger), {"ETag": _etag(found)}
+    return JSONResponse(policy.model_dump(mode="json", exclude_defaults=not defaults), headers=headers)
 
 
 @router.get("/schema", operation_id="getPolicySchema", summary="The JSON Schema of the policy")
