@@ -42,7 +42,8 @@ def alternatives(expression: str, node_count: int) -> Alternatives:
 
 
 def _words(expression: str) -> list[str]:
-    words, at = [], 0
+    words: list[str] = []
+    at = 0
     text = expression.rstrip()
     while at < len(text):
         found = _WORD.match(text, at)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from datetime import UTC, datetime
 from pathlib import Path
@@ -296,6 +297,89 @@ def test_a_diag_without_statistics_is_none() -> None:
         reading.uptime_s({"jobs": []})
 
 
+@pytest.mark.parametrize(
+    ("fields", "read", "value"),
+    [
+        ({"comment": "bridge: checkpoint=600"}, "comment", "bridge: checkpoint=600"),
+        ({"qos": "urgent"}, "qos", "urgent"),
+        ({"resv_name": "exam-week"}, "reservation", "exam-week"),
+        ({"required_switches": 1}, "switches", 1),
+        ({"required_switches": {"set": True, "infinite": False, "number": 2}}, "switches", 2),
+        ({"required_switches": 4294967294}, "switches", 0),
+        ({"array_job_id": {"set": True, "infinite": False, "number": 3}}, "array", 3),
+        ({"array_job_id": 0}, "array", None),
+        ({"restart_cnt": 2}, "restarts", 2),
+        ({"features": "[a|b]"}, "features", "[a|b]"),
+        ({"tres_per_node": "gres/gpu:h100:8"}, "gpu_type", "h100"),
+        ({"tres_per_job": "gres/gpu:a100=4"}, "gpu_type", "a100"),
+        ({"tres_per_node": "gres/gpu:8"}, "gpu_type", ""),
+        ({"tres_per_node": "gres/gpu:h100:4,gres/gpu:a100:4"}, "gpu_type", ""),
+    ],
+)
+def test_what_else_a_job_says(fields: dict[str, Any], read: str, value: object) -> None:
+    assert getattr(one_job(**fields), read) == value
+
+
+def test_the_switches_above_a_node() -> None:
+    assert reading.nodes({"nodes": [node(topology="core:leaf1")]})["gpu-1"].topology == "core:leaf1"
+
+
+# --- the fast way ---
+
+
+@needs_samples
+@pytest.mark.parametrize("name", [name for name in recorded() if "/slurm-job" in name])
+def test_recorded_jobs_are_read_the_fast_way_and_alike(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    expected = reading.jobs(sample(name))
+
+    def slow(*_: object) -> None:
+        raise AssertionError("read the slow way")
+
+    monkeypatch.setattr(reading, "jobs", slow)
+    assert reading.decode_jobs((SAMPLES / name).read_bytes()) == expected
+
+
+@pytest.mark.parametrize(
+    "record",
+    [
+        job(),
+        job(job_state="RUNNING", nodes="n[1-2]"),
+        job(job_state=["RUNNING"], nodes="n[1-2]", start_time=1_796_204_632.5),
+        job(job_id="7"),
+        job(priority=4294967295, time_limit={"set": True, "infinite": True, "number": 0}),
+        job(user_name=None, user_id=1000),
+        job(shared="none"),
+        job(shared=["none"]),
+        job(requeue=1, batch_flag=True),
+        job(array_job_id=7, array_max_tasks=2, array_task_string="0-9%2"),
+        job(job_state=["COMPLETED"]),
+        job(account=["x"], tres_per_node={"gpu": 8}),
+    ],
+)
+def test_other_shapes_are_read_as_before(record: dict[str, Any]) -> None:
+    body = orjson.dumps({"jobs": [record]})
+    assert reading.decode_jobs(body) == reading.jobs(reading.answer(body, "Slurm jobs"))
+
+
+@pytest.mark.parametrize(
+    ("body", "why"),
+    [
+        (b"", "not whole JSON"),
+        (b'{"jobs": [{"job_id": 7, "job_st', "not whole JSON"),
+        (b'{"jobs": []} and more', "not whole JSON"),
+        (b'{"jobs": null}', "no list of jobs"),
+        (b'{"items": []}', "no list of jobs"),
+        (b'{"jobs": [], "errors": [{"error": "Protocol error", "error_number": 1005}]}', r"Protocol error \(1005\)"),
+        (b'{"jobs": [{"job_id": 7, "job_state": []}]}', "7 in jobs makes no sense"),
+        (b'{"jobs": [{"job_id": 7}]}', "7 in jobs makes no sense"),
+        (b'{"jobs": [{"job_state": ["PENDING"]}]}', "a record in jobs makes no sense"),
+    ],
+)
+def test_the_fast_way_refuses_what_the_slow_one_does_in_the_same_words(body: bytes, why: str) -> None:
+    with pytest.raises(Unreadable, match=why):
+        reading.decode_jobs(body)
+
+
 # --- what is not an answer ---
 
 
@@ -379,6 +463,25 @@ def test_a_record_of_any_shape_is_read_or_unreadable(record: dict[str, Any]) -> 
             continue
         except (orjson.JSONEncodeError, TypeError):
             return
+
+
+_NUMBERS_OF_64_BITS = st.integers(-(2**63), 2**64 - 1)
+_VALUES = (
+    st.none() | st.booleans() | _NUMBERS_OF_64_BITS | st.text(max_size=8) | st.lists(st.text(max_size=8), max_size=2)
+)
+_TRIPLES = st.fixed_dictionaries({"set": st.booleans(), "infinite": st.booleans(), "number": _VALUES})
+
+
+@given(st.dictionaries(st.sampled_from([*job(), *reading._Raw.__struct_fields__]), _VALUES | _TRIPLES))
+def test_both_ways_of_reading_a_job_agree(fields: dict[str, Any]) -> None:
+    body = json.dumps({"jobs": [{**job(), **fields}]}).encode()
+    outcomes = []
+    for read in (reading.decode_jobs, lambda body: reading.jobs(reading.answer(body, "Slurm jobs"))):
+        try:
+            outcomes.append(read(body))
+        except Unreadable as why:
+            outcomes.append(str(why))
+    assert outcomes[0] == outcomes[1]
 
 
 @given(st.binary(max_size=200))
