@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from datetime import datetime
+
 from bridge.model.ledger import Request
 from bridge.model.ownership import Owner
 from bridge.model.policy import Policy
 from bridge.planning.snapshot import Move, Place, Snapshot, count_nodes, obstacle, owned_usable
+from bridge.planning.timetable import floors
 
 
-def judge_order(request: Request, snapshot: Snapshot, policy: Policy) -> Move | str:
+def judge_order(request: Request, snapshot: Snapshot, policy: Policy, now: datetime) -> Move | str:
     """The move that `request` asks for, whole, or a sentence that says why it is refused and what would help."""
     if snapshot.paused:
         return f"paused ({snapshot.paused}): `bridgectl resume` first"
@@ -25,20 +28,20 @@ def judge_order(request: Request, snapshot: Snapshot, policy: Policy) -> Move | 
         if found:
             return f"node {name} cannot be taken from {source}: {found}"
         places.append(place)
-    broken = _broken_floor(places, snapshot, policy, request)
+    broken = _broken_floor(places, snapshot, policy, request, now)
     if broken:
         return broken
     return Move(names, source, request.destination, request.reason, evict=True, requested_by=request.requested_by)
 
 
-def _broken_floor(places: list[Place], snapshot: Snapshot, policy: Policy, request: Request) -> str:
+def _broken_floor(places: list[Place], snapshot: Snapshot, policy: Policy, request: Request, now: datetime) -> str:
     source = request.destination.other
     for pool in policy.pools:
         leaving = sum(
             place.record.node.pool == pool.name and place.lease.owner is not Owner.BRIDGE and place.usable(source)
             for place in places
         )
-        usable, floor = owned_usable(snapshot.of_pool(pool.name), source), pool.share(source).floor_nodes
+        usable, floor = owned_usable(snapshot.of_pool(pool.name), source), floors(pool, policy.timezone, now)[source]
         if leaving and usable - leaving < floor:
             return (
                 f"{source} has {count_nodes(usable, 'usable')} in pool {pool.name} and a floor of {floor}: "

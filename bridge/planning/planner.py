@@ -1,32 +1,44 @@
-"""``plan(snapshot, policy, now)``: the first policy. A floor and a maximum a side, idle nodes only, one gang at a time.
+"""``plan(snapshot, policy, now)``: floor plus borrow, gangs whole, cheapest victims last.
+
+A pool is planned in four rounds: floors that are owed, nodes that are of no use where they are, demand of both sides,
+headroom. Demand is served strictly in the order of its own scheduler inside a side, and between the two heads by
+guarantee, rank, fair-share ratio and wait. Each demand first gets what comes to it without a move, then the cheapest
+source: spare nodes, idle ones of the other side, those that are about to be idle, those that victims free.
 
 ``FloorHolds``
-    Floors count usable nodes. No node leaves a side whose usable nodes would fall below its floor; only a side below
-    its own floor may take nodes that are not idle (drained and waited for, or evicted politely, never killed).
+    Floors count usable nodes. No node leaves a side whose usable nodes would fall below what it keeps of its floor; for
+    victims, below its fair share either, unless it is somebody's floor or a team's guarantee that is broken.
 ``NoFlap``
     A node that changed hands stays for the minimum hold, unless a floor is broken.
 ``WholeGang``
-    A gang gets all the nodes it lacks under one lease, or none.
+    A gang gets all the nodes it lacks under one lease, or none. A gang that must wait lets no other one pass, as its
+    scheduler would not either; it keeps idle nodes of its own side from being lent until its deadline.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass, field
-from datetime import datetime
+import re
+from collections import deque
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
+from math import ceil
 
-from bridge.model.demand import Demand
+from bridge.model.demand import Demand, Victim, Work
+from bridge.model.ledger import Preempted
 from bridge.model.ownership import Side
-from bridge.model.policy import Policy, PoolPolicy
+from bridge.model.policy import Policy, PoolPolicy, PreemptionMode
+from bridge.planning import placement, victims
+from bridge.planning.entitlement import SideShare, TeamStanding, held_nodes, side_shares, team_standings
+from bridge.planning.headroom import headroom_nodes
+from bridge.planning.refusals import refusal
 from bridge.planning.snapshot import Move, Place, Plan, Snapshot, Why, count_nodes, obstacle, owned_usable
+from bridge.planning.stock import Stock, offers, requirement
+from bridge.planning.timetable import floors
 
 PLANNER = "policy"
-
-
-def _first_need(waiting: list[Demand]) -> int:
-    """Whole nodes that the head of a side's queue is collecting: its first gang, or its serving needs together."""
-    first_gang = next((demand.nodes for demand in waiting if demand.whole), 0)
-    return first_gang + sum(demand.nodes for demand in waiting if not demand.whole)
+MOST_WHYS = 20
+"""Of one side's waiting demands as many are told each why; those behind them are counted in one line."""
 
 
 def plan(snapshot: Snapshot, policy: Policy, now: datetime) -> Plan:
@@ -35,175 +47,565 @@ def plan(snapshot: Snapshot, policy: Policy, now: datetime) -> Plan:
         return Plan(whys=(Why("everything", f"paused: {snapshot.paused}"),))
     if snapshot.unknown:
         return Plan(whys=tuple(Why("everything", f"UNKNOWN moves nothing: {detail}") for detail in snapshot.unknown))
-    parts = [_Pool(pool, snapshot.of_pool(pool.name), now).plan(snapshot.demands) for pool in policy.pools]
+    gpus_of = {place.name: place.record.node.gpus for place in snapshot.places}
+    teams = team_standings(policy, snapshot.works, snapshot.usage, gpus_of)
+    parts = [_pool(pool, policy, snapshot, teams, gpus_of, now).plan() for pool in policy.pools]
     return Plan(
         moves=tuple(move for part in parts for move in part.moves),
         whys=tuple(why for part in parts for why in part.whys),
     )
 
 
+def _pool(
+    pool: PoolPolicy,
+    policy: Policy,
+    snapshot: Snapshot,
+    teams: Mapping[str, TeamStanding],
+    gpus_of: Mapping[str, int],
+    now: datetime,
+) -> _Pool:
+    places = snapshot.of_pool(pool.name)
+    names = {place.name for place in places}
+    works = [_spared(work, snapshot.preempted, pool, now) for work in snapshot.works if names.intersection(work.nodes)]
+    demands = sorted((d for d in snapshot.demands if d.pool == pool.name), key=_in_line)
+    counted = [demand for demand in demands if not _uncounted(demand, pool, snapshot, teams, len(places), now)]
+    hold_now = floors(pool, policy.timezone, now)
+    return _Pool(
+        pool=pool,
+        snapshot=snapshot,
+        now=now,
+        demands=demands,
+        stock=Stock(pool, places, works, now, {demand.key for demand in counted}),
+        shares=side_shares(pool, places, counted, hold_now),
+        teams=teams,
+        gpus_of=gpus_of,
+    )
+
+
+def _in_line(demand: Demand) -> tuple[int, datetime, str]:
+    return (-demand.priority, demand.since, demand.key)
+
+
+def _spared(work: Work, preempted: Sequence[Preempted], pool: PoolPolicy, now: datetime) -> Work:
+    """`work`, protected when it was a victim a short while ago."""
+    respite = timedelta(seconds=pool.preemption.respite_s)
+    if work.protected or not any(past.key == work.key and now - past.at < respite for past in preempted):
+        return work
+    return replace(work, protected=f"was a victim in the last {pool.preemption.respite_s:.0f} s")
+
+
+def _uncounted(
+    demand: Demand,
+    pool: PoolPolicy,
+    snapshot: Snapshot,
+    teams: Mapping[str, TeamStanding],
+    nodes: int,
+    now: datetime,
+) -> str:
+    """Why a demand is no demand now, whatever nodes there are; empty when it is one."""
+    if demand.impossible:
+        return demand.impossible
+    if demand.whole and demand.nodes > nodes:
+        return f"needs {count_nodes(demand.nodes)}, the whole pool has {nodes}: it can never run"
+    standing = teams.get(demand.team)
+    if standing and standing.ceiling_nodes is not None and demand.nodes > standing.ceiling_nodes and demand.whole:
+        return (
+            f"needs {count_nodes(demand.nodes)}, team {demand.team} may hold {standing.ceiling_nodes}: it can never run"
+        )
+    until = snapshot.backoffs.get(demand.key)
+    if until is not None and now < until:
+        left_s = (until - now).total_seconds()
+        return f"could not be collected in time, left alone for {left_s:.0f} s more"
+    return ""
+
+
+@dataclass
+class _Claim:
+    """A demand, what comes to it without a move, and what it lacks."""
+
+    demand: Demand
+    has: list[Place]
+    lacking: int
+
+
+@dataclass
+class _Choice:
+    """Nodes for one demand; `victims` are all works that would be ended for them."""
+
+    places: tuple[Place, ...] = ()
+    victims: tuple[Work, ...] = ()
+
+
 @dataclass
 class _Pool:
-    """The planning of one pool: nodes are taken out of `places` as they are given to somebody."""
+    """The planning of one pool. Nodes leave `stock` as they are given to somebody."""
 
     pool: PoolPolicy
-    places: tuple[Place, ...]
+    snapshot: Snapshot
     now: datetime
-    taken: set[str] = field(default_factory=set)
+    demands: list[Demand]
+    stock: Stock
+    shares: dict[Side, SideShare]
+    teams: Mapping[str, TeamStanding]
+    gpus_of: Mapping[str, int]
     moves: list[Move] = field(default_factory=list)
     whys: list[Why] = field(default_factory=list)
-    own_need: dict[Side, int] = field(default_factory=dict)
-    """Nodes that the head of a side's own queue waits for: its idle nodes are not lent from under it."""
+    granted: dict[Side, int] = field(default_factory=lambda: dict.fromkeys(Side, 0))
+    """Nodes that this plan gives to a side."""
+    team_gets: dict[str, int] = field(default_factory=dict)
+    """Nodes that this plan, or what comes anyway, gives to a team."""
+    team_loses: dict[str, float] = field(default_factory=dict)
+    ended: set[str] = field(default_factory=set)
+    said: dict[tuple[Side, bool, int], str] = field(default_factory=dict)
+    told: dict[Side, int] = field(default_factory=lambda: dict.fromkeys(Side, 0))
 
-    def plan(self, demands: Iterable[Demand]) -> Plan:
-        ours = sorted((d for d in demands if d.pool == self.pool.name), key=lambda d: (-d.priority, d.since, d.key))
-        by_side = {side: [demand for demand in ours if demand.side is side] for side in Side}
-        self.own_need = {side: _first_need(waiting) for side, waiting in by_side.items()}
+    def plan(self) -> Plan:
         for side in Side:
             self._restore_floor(side)
         self._send_home_the_unusable()
-        for side in Side:
-            self._meet(by_side[side], side)
+        held_back = self._held_back()
+        if held_back:
+            self._why(f"demand in pool {self.pool.name}", held_back)
+        else:
+            self._meet_demand()
+            self._keep_headroom()
+        for side, told in self.told.items():
+            if told > MOST_WHYS:
+                self.whys.append(Why(f"{side} queue", f"{told - MOST_WHYS} more demands wait behind those listed"))
         return Plan(tuple(self.moves), tuple(self.whys))
 
-    # --- the three reasons to move a node ---
+    # --- floors, and nodes of no use ---
 
     def _restore_floor(self, side: Side) -> None:
-        floor = self.pool.share(side).floor_nodes
-        usable, arriving = owned_usable(self.places, side), self._arriving(side)
-        lacking = floor - usable - arriving
+        share = self.shares[side]
+        lacking = share.owed_nodes
         if lacking <= 0:
             return
-        reason = f"{side} has {count_nodes(usable, 'usable')} and {arriving} arriving, its floor is {floor}"
-        nodes = self._choose(side.other, min(lacking, self._may_start(), self._room(side)), need_idle=False)
-        for place in nodes:
-            self._move((place,), side, reason)
-        if len(nodes) < lacking:
-            self._why(f"floor of {side}", f"{reason}; {self._why_short(side.other, len(nodes), need_idle=False)}")
+        reason = (
+            f"{side} has {count_nodes(share.owned_nodes, 'usable or arriving')}, it is owed {share.kept_nodes} "
+            f"of its floor {share.floor_nodes}"
+        )
+        count = min(lacking, self._may_start(), self._room(side))
+        for place, ended in self._floor_nodes(side.other, count):
+            self._move((place,), side, reason, ended=ended)
+        short = lacking - self.granted[side]
+        if short > 0:
+            self._why(f"floor of {side}", f"{reason}; {self._why_short(side, need_idle=False)}")
+
+    def _floor_nodes(self, source: Side, count: int) -> list[tuple[Place, tuple[Work, ...]]]:
+        """At most `count` nodes for a broken floor: spare, idle, then those whose emptying costs least."""
+        found: list[tuple[Place, tuple[Work, ...]]] = [(p, ()) for p in self.stock.spare(source.other)[:count]]
+        able = self.stock.any_of(source)
+        left = max(0, min(count - len(found), self._above(source, self.shares[source].kept_nodes)))
+        idle = sorted((p for p in able if p.sight.side(source).idle), key=self._longest_idle)
+        found += [(place, ()) for place in idle[:left]]
+        left -= len(idle[:left])
+        mode = self.pool.preemption.mode
+        if left <= 0 or mode is PreemptionMode.NONE:
+            return found
+        busy = sorted(
+            (p for p in able if not p.sight.side(source).idle), key=lambda p: (self.stock.ends_in_s(p), p.name)
+        )
+        if mode is PreemptionMode.REQUEUE:
+            choice = self._cheapest(busy, left, self._spare_by_team())
+            if choice is not None:
+                return found + [(place, self._ended_on(place, choice.victims)) for place in choice.places]
+        return found + [(place, ()) for place in busy[:left]]
+
+    def _longest_idle(self, place: Place) -> tuple[float, str]:
+        return (-place.idle_for_s(self.now), place.name)
 
     def _send_home_the_unusable(self) -> None:
         home, away = self.pool.home, self.pool.home.other
-        for place in self._free(away):
+        for place in self.stock.rest[away.owner]:
+            if not place.record.unusable or place.name in self.stock.taken:
+                continue
             backing_off = place.record.backoff_until is not None and self.now < place.record.backoff_until
-            useless = place.record.unusable and not place.usable(away) and not backing_off
+            useless = not place.usable(away) and not backing_off
             if useless and self._may_start() and self._room(home) and not obstacle(place, away):
                 self._move((place,), home, f"of no use to {away}: {place.record.unusable}")
 
-    def _meet(self, demands: list[Demand], side: Side) -> None:
-        """Gangs strictly in order, one at a time; serving needs each by themselves."""
-        waiting_gang = False
-        spare = self._idle_here(side) + self._arriving(side)
-        for demand in demands:
-            if demand.whole and waiting_gang:
-                self._why(demand.key, "one gang at a time: another one of higher priority comes first")
-                continue
-            waiting_gang = waiting_gang or demand.whole
-            lacking = demand.nodes - spare
-            spare = max(0, spare - demand.nodes)
-            if lacking > 0:
-                self._meet_one(demand, lacking, side)
-
-    def _meet_one(self, demand: Demand, lacking: int, side: Side) -> None:
-        waited_s = (self.now - demand.since).total_seconds()
-        if waited_s < self.pool.demand_age_s:
-            self._why(demand.key, f"waits for {waited_s:.0f} s, counted from {self.pool.demand_age_s:.0f} s on")
-            return
-        if demand.whole and demand.nodes > len(self.places):
-            self._why(
-                demand.key, f"needs {demand.nodes} nodes, the whole pool has {len(self.places)}: it can never run"
-            )
-            return
-        start = len(self.places) if demand.whole and self._in_flight() == 0 else self._may_start()
-        nodes = self._choose(side.other, min(lacking, self._room(side), start), need_idle=True)
-        if demand.whole and len(nodes) < lacking:
-            self._why(
-                demand.key, f"lacks {count_nodes(lacking)}; {self._why_short(side.other, len(nodes), need_idle=True)}"
-            )
-            return
-        lacks = f", {lacking} lacking" if lacking < demand.nodes else ""
-        reason = f"{demand.key} waits for {count_nodes(demand.nodes)}{lacks}"
-        if demand.whole:
-            self._move(nodes, side, reason)
-        else:
-            for place in nodes:
-                self._move((place,), side, reason)
-        if len(nodes) < lacking:
-            short = self._why_short(side.other, len(nodes), need_idle=True)
-            self._why(demand.key, f"{count_nodes(lacking - len(nodes))} short; {short}")
-
-    # --- which nodes ---
-
-    def _choose(self, source: Side, count: int, *, need_idle: bool) -> tuple[Place, ...]:
-        """At most `count` nodes that `source` can give, the longest idle first."""
-        spare = owned_usable(self._free(source), source) - self.pool.share(source).floor_nodes
-        limit = max(0, min(count, spare))
-        able = [place for place in self._free(source) if not self._refusal(place, source, need_idle=need_idle)]
-        if need_idle:
-            limit = min(limit, max(0, self._idle_here(source) - self.own_need[source]))
-        able.sort(key=lambda place: (-place.idle_for_s(self.now), place.name))
-        return tuple(able[:limit])
-
-    def _refusal(self, place: Place, source: Side, *, need_idle: bool) -> str:
-        """Why `place` may not be taken from `source` now."""
-        found = obstacle(place, source)
-        if found:
-            return found
-        theirs = place.sight.side(source.other).foreign
-        if theirs:
-            return f"of no use there: {theirs} on the {source.other} side"
-        backoff = place.record.backoff_until
-        if backoff is not None and self.now < backoff:
-            return f"left alone for {(backoff - self.now).total_seconds():.0f} s more after a failed handoff"
-        if not need_idle:
-            return ""
-        held_s = (self.now - place.lease.owner_since).total_seconds()
-        if held_s < self.pool.min_hold_s:
-            return f"changed hands {held_s:.0f} s ago, minimum hold {self.pool.min_hold_s:.0f} s"
-        idle_s = place.idle_for_s(self.now)
-        if idle_s < self.pool.idle_age_s:
-            return "busy" if idle_s < 0 else f"idle for {idle_s:.0f} s, needed {self.pool.idle_age_s:.0f} s"
+    def _held_back(self) -> str:
+        """Why no demand leads to a move in this pass; floors do not wait for this."""
+        most = self.pool.max_maintenance_nodes
+        if most is not None:
+            out = sum(self._is_out(place) for place in self.stock.places)
+            if out > most:
+                return (
+                    f"{count_nodes(out)} drained by people, quarantined, down or UNKNOWN, more than the {most} allowed"
+                )
+        began = [
+            p.handoff.began_at for p in self.stock.places if p.handoff is not None and p.handoff.requested_by == PLANNER
+        ]
+        since_s = (self.now - max(began)).total_seconds() if began else float("inf")
+        if since_s < self.pool.batch_window_s:
+            return f"moves began {since_s:.0f} s ago, demand is gathered for {self.pool.batch_window_s:.0f} s"
         return ""
 
-    def _free(self, side: Side) -> tuple[Place, ...]:
-        return tuple(p for p in self.places if p.lease.owner is side.owner and p.name not in self.taken)
+    def _is_out(self, place: Place) -> bool:
+        if place.handoff is not None:
+            return False
+        side = place.lease.owner.side
+        return side is None or not place.usable(side)
 
-    def _idle_here(self, side: Side) -> int:
-        return sum(place.usable(side) and place.sight.side(side).idle for place in self._free(side))
+    # --- demand ---
 
-    def _arriving(self, side: Side) -> int:
-        moving = sum(place.handoff is not None and place.heading_for is side for place in self.places)
-        return moving + sum(len(move.nodes) for move in self.moves if move.destination is side)
+    def _meet_demand(self) -> None:
+        """Both queues, each in its own order; whichever head has the better claim goes first."""
+        queues = {side: deque(self._claims(side)) for side in Side}
+        while any(queues.values()):
+            side = min((side for side in Side if queues[side]), key=lambda side: self._claim_order(queues[side][0]))
+            claim = queues[side].popleft()
+            if not self._meet(claim) and claim.demand.whole:
+                queues[side] = self._behind(claim.demand, queues[side])
+                if self._waited_s(claim.demand) > self.pool.gang_deadline_s:
+                    self.stock.release(claim.has)
 
-    def _in_flight(self) -> int:
-        return sum(place.handoff is not None for place in self.places) + len(self.taken)
+    def _behind(self, first: Demand, queue: Iterable[_Claim]) -> deque[_Claim]:
+        """What may still be met of a queue whose gang `first` waits: no other gang."""
+        gangs = [claim for claim in queue if claim.demand.whole]
+        for claim in gangs:
+            self._tell(claim.demand, f"one gang at a time: {first.key} comes first")
+        self.stock.release(place for claim in gangs for place in claim.has)
+        return deque(claim for claim in queue if not claim.demand.whole)
+
+    def _claims(self, side: Side) -> list[_Claim]:
+        """The demands of a side that nodes could help, with what each will get without a move."""
+        found = []
+        nodes = len(self.stock.places)
+        for demand in self.demands:
+            if demand.side is not side:
+                continue
+            no = _uncounted(demand, self.pool, self.snapshot, self.teams, nodes, self.now)
+            has = [] if no else self.stock.claim(demand)
+            no = no or self._over_quota(demand, len(has))
+            if no:
+                self.stock.release(has)
+                self._tell(demand, no)
+                continue
+            self._count_for_team(demand, len(has))
+            found.append(_Claim(demand, has, demand.nodes - len(has)))
+        return found
+
+    def _over_quota(self, demand: Demand, more_nodes: int) -> str:
+        """Counts what the team holds, what comes to it and what this plan gives it; never what it only asks for."""
+        standing = self.teams.get(demand.team)
+        if standing is None or standing.ceiling_nodes is None:
+            return ""
+        gets = self.team_gets.get(demand.team, 0)
+        if standing.holds_nodes + gets + more_nodes <= standing.ceiling_nodes:
+            return ""
+        return (
+            f"quota: team {demand.team} holds {standing.holds_nodes:.4g} nodes and gets {gets} more, it may hold "
+            f"{standing.ceiling_nodes} (guarantee {standing.guarantee_nodes})"
+        )
+
+    def _team_room(self, demand: Demand) -> int:
+        standing = self.teams.get(demand.team)
+        if standing is None or standing.ceiling_nodes is None:
+            return len(self.stock.places)
+        return int(standing.ceiling_nodes - standing.holds_nodes) - self.team_gets.get(demand.team, 0)
+
+    def _count_for_team(self, demand: Demand, nodes: int) -> None:
+        self.team_gets[demand.team] = self.team_gets.get(demand.team, 0) + nodes
+
+    def _claim_order(self, claim: _Claim) -> tuple[bool, int, float, datetime, str]:
+        demand = claim.demand
+        standing = self.teams.get(demand.team)
+        ratio = standing.ratio if standing else 0.0
+        return (not self._under_guarantee(demand), -demand.rank, ratio, demand.since, demand.key)
+
+    def _under_guarantee(self, demand: Demand) -> bool:
+        standing = self.teams.get(demand.team)
+        return standing is not None and standing.holds_nodes < standing.guarantee_nodes
+
+    def _meet(self, claim: _Claim) -> bool:
+        """Whether the demand has all its nodes now, or will by the moves of this plan."""
+        demand = claim.demand
+        if claim.lacking <= 0:
+            return True
+        waited_s = self._waited_s(demand)
+        if waited_s < self.pool.demand_age_s:
+            self._tell(demand, f"waits for {waited_s:.0f} s, counted from {self.pool.demand_age_s:.0f} s on")
+            return False
+        over = self._over_quota(demand, claim.lacking if demand.whole else 1)
+        if over:
+            self._tell(demand, over)
+            return False
+        alone = demand.whole and self.stock.in_flight == 0
+        start = len(self.stock.places) if alone else self._may_start()
+        count = min(claim.lacking, self._room(demand.side), start, self._team_room(demand))
+        may = count > 0 and (not demand.whole or count >= claim.lacking)
+        chosen = self._choose(claim, count) if may else _Choice()
+        if len(chosen.places) < claim.lacking:
+            if self._tells_more(demand.side):
+                self._tell(demand, self._short(claim, len(chosen.places)))
+            else:
+                self.told[demand.side] += 1
+            if demand.whole:
+                return False
+        self._begin(claim, chosen)
+        return len(chosen.places) >= claim.lacking
+
+    def _begin(self, claim: _Claim, chosen: _Choice) -> None:
+        demand = claim.demand
+        self._count_for_team(demand, len(chosen.places))
+        lacks = f", {claim.lacking} lacking" if claim.lacking < demand.nodes else ""
+        reason = f"{demand.key} waits for {count_nodes(demand.nodes)}{lacks}"
+        if demand.whole:
+            self._move(chosen.places, demand.side, reason, demand=demand.key, ended=chosen.victims)
+            return
+        for place in chosen.places:
+            ended = self._ended_on(place, chosen.victims)
+            self._move((place,), demand.side, reason, demand=demand.key, ended=ended)
+
+    def _choose(self, claim: _Claim, count: int) -> _Choice:
+        """At most `count` nodes from the sources in order; for a gang all of them or none."""
+        demand, source = claim.demand, claim.demand.side.other
+        found = list(self._place(claim, self._able(demand, self.stock.spare(demand.side)), count, []))
+        limit = min(count - len(found), self._above(source, self.shares[source].kept_nodes))
+        found += self._place(claim, self._able(demand, self._idle(source)), limit, found)
+        if len(found) < count and self.pool.preemption.mode is not PreemptionMode.NONE:
+            limit = min(count - len(found), self._above(source, self._needed(source)) - self._given(found, source))
+            found += self._place(claim, self._able(demand, self.stock.soon(source)), limit, found)
+        if len(found) < count and self.pool.preemption.mode is not PreemptionMode.NONE:
+            choice = self._reclaim(claim, count - len(found), found)
+            if choice is not None:
+                return _Choice((*found, *choice.places), choice.victims)
+        return _Choice(tuple(found))
+
+    def _able(self, demand: Demand, places: Iterable[Place]) -> list[Place]:
+        required = requirement(demand)
+        return [place for place in places if offers(place, required)]
+
+    def _idle(self, source: Side) -> list[Place]:
+        """Idle nodes of `source`, less the headroom that it keeps ready."""
+        idle = self.stock.idle(source)
+        if source is Side.SLURM:
+            return idle
+        kept = self._headroom()
+        beyond = max(0, self.stock.unclaimed(source) - kept)
+        return sorted(idle, key=self._longest_idle)[:beyond] if kept else idle
+
+    def _place(self, claim: _Claim, candidates: list[Place], count: int, found: list[Place]) -> tuple[Place, ...]:
+        if count <= 0 or not candidates:
+            return ()
+        taken = {place.name for place in found}
+        return placement.choose(
+            [place for place in candidates if place.name not in taken],
+            count,
+            whole=self.stock.whole_switches(),
+            anchored={place.switch for place in (*claim.has, *found)},
+            together=claim.demand.whole,
+            mig=self.pool.topology.mig(claim.demand.side),
+            now=self.now,
+        )
+
+    # --- how far the other side may be taken down ---
+
+    def _above(self, source: Side, keep: int) -> int:
+        """How many more nodes `source` may give while it keeps `keep` usable ones."""
+        return max(0, self.stock.usable[source] - keep)
+
+    def _needed(self, source: Side) -> int:
+        """What `source` keeps of nodes with work on them: its fair share, as far as it wants it, and its floor."""
+        share = self.shares[source]
+        return max(share.kept_nodes, min(share.wanted_nodes, ceil(share.fair_nodes)))
+
+    def _given(self, found: Iterable[Place], source: Side) -> int:
+        return sum(place.lease.owner is source.owner for place in found)
+
+    # --- victims ---
+
+    def _reclaim(self, claim: _Claim, count: int, found: list[Place]) -> _Choice | None:
+        """Nodes freed by victims, if `claim` may have any: its side under its fair share, or its team's guarantee."""
+        demand, source = claim.demand, claim.demand.side.other
+        share = self.shares[demand.side]
+        guaranteed = self._under_guarantee(demand)
+        gets = share.owned_nodes + self.granted[demand.side] + len(found)
+        entitled = int(share.fair_nodes) - gets if share.has_something else 0
+        keep = self.shares[source].kept_nodes if guaranteed else self._needed(source)
+        limit = min(count, self._above(source, keep) - self._given(found, source))
+        if not guaranteed:
+            limit = min(limit, entitled)
+        if limit <= 0 or (demand.whole and limit < count):
+            return None
+        taken = {place.name for place in found}
+        busy = [p for p in self._able(demand, self.stock.busy(source)) if p.name not in taken]
+        return self._cheapest(busy, limit, self._spare_by_team(), claim=claim, found=found)
+
+    def _cheapest(
+        self,
+        busy: Sequence[Place],
+        count: int,
+        spare_nodes: Mapping[str, float],
+        *,
+        claim: _Claim | None = None,
+        found: Sequence[Place] = (),
+    ) -> _Choice | None:
+        idle_only = self.pool.preemption.mode is not PreemptionMode.REQUEUE
+        able: dict[str, Place] = {}
+        works: dict[str, Work] = {}
+        for place in busy:
+            on_it = self.stock.works_on(place.name)
+            if on_it and not (idle_only and any(not work.idle_worker for work in on_it)):
+                able[place.name] = place
+                works.update((work.key, work) for work in on_it if work.key not in self.ended)
+        limits = victims.Limits(self._victims_left(), spare_nodes, self.gpus_of)
+        choice = victims.cheapest(tuple(works.values()), tuple(able), count, limits)
+        if choice is None:
+            return None
+        freed = [able[name] for name in choice.freed]
+        if claim is None:
+            return _Choice(tuple(sorted(freed, key=lambda p: p.name)[:count]), choice.works)
+        return _Choice(self._place(claim, freed, count, list(found)), choice.works)
+
+    def _spare_by_team(self) -> dict[str, float]:
+        return {
+            name: max(0.0, standing.spare_nodes - self.team_loses.get(name, 0.0))
+            for name, standing in self.teams.items()
+        }
+
+    def _victims_left(self) -> int:
+        window = timedelta(seconds=self.pool.preemption.window_s)
+        recent = sum(self.now - past.at < window for past in self.snapshot.preempted)
+        return max(0, self.pool.preemption.max_victims_per_window - recent - len(self.ended))
+
+    def _ended_on(self, place: Place, works: Iterable[Work]) -> tuple[Work, ...]:
+        return tuple(work for work in works if place.name in work.nodes)
+
+    # --- headroom ---
+
+    def _headroom(self) -> int:
+        measured = self.snapshot.reclaim_s.get(Side.KUBERNETES, ())
+        return headroom_nodes(self.pool.headroom, measured, self.pool.gpus)
+
+    def _keep_headroom(self) -> None:
+        """Idle nodes beyond all demand, from what is idle on the other side and its queue does not wait for."""
+        wanted = self._headroom()
+        side = Side.KUBERNETES
+        lacking = wanted - self.stock.unclaimed(side)
+        if wanted == 0 or lacking <= 0:
+            return
+        name = f"headroom of pool {self.pool.name}"
+        demand = Demand(name, side, self.pool.name, lacking, False, 0, self.now)
+        claim = _Claim(demand, [], lacking)
+        count = min(lacking, self._room(side), self._may_start())
+        found = list(self._place(claim, self.stock.spare(side), count, []))
+        limit = min(count - len(found), self._above(side.other, self.shares[side.other].kept_nodes))
+        found += self._place(claim, self.stock.idle(side.other), limit, found)
+        for place in found:
+            self._move((place,), side, f"{name}: {wanted} idle nodes wanted, {lacking} lacking", demand=name)
+        if len(found) < lacking:
+            self._why(name, f"{count_nodes(lacking - len(found))} short; {self._why_short(side, need_idle=True)}")
+
+    # --- limits ---
+
+    def _waited_s(self, demand: Demand) -> float:
+        return (self.now - demand.since).total_seconds()
 
     def _may_start(self) -> int:
-        """How many more handoffs may begin now. (A gang larger than the limit goes alone, see `_meet_one`.)"""
-        return max(0, self.pool.max_in_flight - self._in_flight())
+        """How many more handoffs may begin now. (A gang larger than the limit goes alone, see `_meet`.)"""
+        return max(0, self.pool.max_in_flight - self.stock.in_flight)
 
     def _room(self, side: Side) -> int:
-        """How many more nodes `side` may own under its maximum."""
-        most = self.pool.share(side).max_nodes
-        if most is None:
-            return len(self.places)
-        heading = sum(place.heading_for is side for place in self.places if place.name not in self.taken)
-        return max(0, most - heading - sum(len(move.nodes) for move in self.moves if move.destination is side))
+        """How many more nodes `side` may own under its ceiling."""
+        return max(0, self.shares[side].ceiling_nodes - self.stock.heading[side] - self.granted[side])
 
     # --- the record ---
 
-    def _move(self, places: tuple[Place, ...], destination: Side, reason: str) -> None:
-        names = tuple(place.name for place in places)
-        self.taken.update(names)
-        self.moves.append(Move(names, destination.other, destination, reason, evict=True, requested_by=PLANNER))
+    def _move(
+        self,
+        places: tuple[Place, ...],
+        destination: Side,
+        reason: str,
+        *,
+        demand: str = "",
+        ended: Sequence[Work] = (),
+    ) -> None:
+        self.stock.take(places)
+        self.granted[destination] += len(places)
+        for work in ended:
+            if work.key not in self.ended:
+                self.ended.add(work.key)
+                self.team_loses[work.team] = self.team_loses.get(work.team, 0.0) + held_nodes(work, self.gpus_of)
+        self.moves.append(
+            Move(
+                nodes=tuple(place.name for place in places),
+                source=destination.other,
+                destination=destination,
+                reason=reason + _costs(ended),
+                evict=self.pool.preemption.mode is not PreemptionMode.NONE,
+                requested_by=PLANNER,
+                demand=demand,
+                victims=tuple(self._victim(work) for work in ended),
+            )
+        )
+
+    def _victim(self, work: Work) -> Victim:
+        asked = self.pool.preemption
+        if work.job is None:
+            return Victim(work.key, work.side, None, work.loss_gpu_s)
+        return Victim(work.key, work.side, work.job, work.loss_gpu_s, asked.signal, asked.grace_s)
 
     def _why(self, subject: str, reason: str) -> None:
         self.whys.append(Why(subject, reason))
 
-    def _why_short(self, source: Side, found: int, *, need_idle: bool) -> str:
-        refusals = [
-            f"{p.name}: {r}" for p in self._free(source) if (r := self._refusal(p, source, need_idle=need_idle))
+    def _tell(self, demand: Demand, reason: str) -> None:
+        if self._tells_more(demand.side):
+            more = f" ({demand.alike} alike)" if demand.alike > 1 else ""
+            self._why(demand.key, f"{reason}{more}")
+        self.told[demand.side] += 1
+
+    def _tells_more(self, side: Side) -> bool:
+        return self.told[side] < MOST_WHYS
+
+    def _short(self, claim: _Claim, found: int) -> str:
+        if claim.demand.whole:
+            return f"lacks {count_nodes(claim.lacking)}; {self._why_short(claim.demand.side, need_idle=True)}"
+        missing = claim.lacking - found
+        return f"{count_nodes(missing)} short; {self._why_short(claim.demand.side, need_idle=True)}"
+
+    def _why_short(self, destination: Side, *, need_idle: bool) -> str:
+        asked = (destination, need_idle, self.stock.version)
+        if asked not in self.said:
+            self.said[asked] = self._whole_story(destination, need_idle=need_idle)
+        return self.said[asked]
+
+    def _whole_story(self, destination: Side, *, need_idle: bool) -> str:
+        source = destination.other
+        share = self.shares[source]
+        left = [p for p in self.stock.rest[source.owner] if p.name not in self.stock.taken]
+        refused = {p.name: r for p in left if (r := refusal(p, source, self.pool, self.now, need_idle=need_idle))}
+        usable = owned_usable(tuple(left), source)
+        claimed = sum(p.name in self.stock.claimed for p in left)
+        limits = [
+            f"{source} has {usable} usable, keeps {share.kept_nodes} of its floor {share.floor_nodes}",
+            f"{claimed} awaited by its own queue",
         ]
-        usable, floor = owned_usable(self._free(source), source), self.pool.share(source).floor_nodes
-        kept = self.own_need[source] if need_idle else 0
-        text = f"{source} can give {found} (has {usable} usable, floor {floor}, {kept} awaited by its own queue)"
-        return text + (f"; {'; '.join(refusals)}" if refusals else "")
+        if self._room(destination) == 0:
+            limits.append(f"{destination} may own {self.shares[destination].ceiling_nodes}")
+        if self._may_start() == 0:
+            limits.append(f"{self.stock.in_flight} handoffs run, the most at a time is {self.pool.max_in_flight}")
+        return "; ".join((", ".join(limits), *_grouped(refused)))
+
+
+_MANY = 8
+
+
+def _grouped(refused: Mapping[str, str]) -> list[str]:
+    """One line a node, or where there are many, one a kind of reason with its count and an example."""
+    if len(refused) <= _MANY:
+        return [f"{name}: {reason}" for name, reason in refused.items()]
+    kinds: dict[str, list[str]] = {}
+    for name, reason in refused.items():
+        kinds.setdefault(re.sub(r"\d+", "N", reason), []).append(name)
+    return [f"{count_nodes(len(names))} ({names[0]}…): {refused[names[0]]}" for names in kinds.values()]
+
+
+def _costs(ended: Sequence[Work]) -> str:
+    if not ended:
+        return ""
+    loss_h = sum(work.loss_gpu_s for work in ended) / 3600
+    names = ", ".join(work.key for work in ended[:3]) + (f" and {len(ended) - 3} more" if len(ended) > 3 else "")
+    return f"; ends {names}, {loss_h:.2f} GPU-hours lost"

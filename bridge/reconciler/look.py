@@ -2,23 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import datetime
 from typing import TypeVar
 
 from bridge.lifecycle.facts import DeviceFacts, device_facts, kube_facts, slurm_facts
 from bridge.lifecycle.progress import Sight
+from bridge.model.demand import Work
 from bridge.model.errors import Unreadable
 from bridge.model.kube import KubeNode, KubeObservation
 from bridge.model.ledger import LedgerState
-from bridge.model.ownership import Side
+from bridge.model.hostlists import expand
+from bridge.model.ownership import Lease, Side
+from bridge.model.policy import PoolPolicy
 from bridge.model.slurm import SlurmObservation
-from bridge.planning.demand import kube_demands, slurm_demands
+from bridge.planning.demand import Queue, slurm_queue, slurm_works
+from bridge.planning.serving import kube_queue, kube_works
 from bridge.planning.snapshot import Place, Snapshot
+from bridge.planning.usage import decayed
 from bridge.ports import KubePort, SlurmPort
 
 Seen = TypeVar("Seen")
+
+MIG_LAYOUT = "nvidia.com/mig.config"
+"""The label by which a node's MIG layout is asked for and shown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,17 +74,71 @@ def _sight(name: str, state: LedgerState, world: World, settle_s: float) -> Sigh
 
 def snapshot(state: LedgerState, world: World, seen: dict[str, Sight], now: datetime) -> Snapshot:
     """The planner's view. Nodes without a lease are not adopted yet and are not in it."""
+    reading = _Reading(state, world, now)
     places = tuple(
-        Place(state.nodes[name], lease, state.handoffs.get(name), seen[name])
-        for name, lease in sorted(state.leases.items())
-        if name in state.nodes
+        reading.place(name, lease, seen[name]) for name, lease in sorted(state.leases.items()) if name in state.nodes
     )
-    demands = tuple(
-        demand
-        for pool in state.policy.pools
-        for demand in (
-            *(() if isinstance(world.slurm, Unreadable) else slurm_demands(pool, world.slurm, now)),
-            *(() if isinstance(world.kubernetes, Unreadable) else kube_demands(pool, world.kubernetes, now)),
+    queues = [queue for pool in state.policy.pools for queue in reading.queues(pool)]
+    return Snapshot(
+        places=places,
+        demands=tuple(demand for _, queue in queues for demand in queue.demands),
+        unknown=world.unknown,
+        paused=state.paused,
+        works=tuple(work for pool in state.policy.pools for work in reading.works(pool)),
+        usage={team: decayed(used, state.policy.half_life_s(team), now) for team, used in state.usage.items()},
+        backoffs={key: backoff.until for key, backoff in state.backoffs.items()},
+        preempted=state.preempted,
+        reclaim_s=state.reclaim_s,
+        waiting={side: sum(queue.waiting for of, queue in queues if of is side) for side in Side},
+    )
+
+
+class _Reading:
+    """What both sides said, by the bridge's own node names."""
+
+    def __init__(self, state: LedgerState, world: World, now: datetime) -> None:
+        self._state, self._now = state, now
+        self._slurm = None if isinstance(world.slurm, Unreadable) else world.slurm
+        self._kube = None if isinstance(world.kubernetes, Unreadable) else world.kubernetes
+        self._switch_of = {
+            node: switch
+            for pool in state.policy.pools
+            for switch, nodes in pool.topology.switches.items()
+            for node in expand(nodes)
+        }
+
+    def place(self, name: str, lease: Lease, sight: Sight) -> Place:
+        record = self._state.nodes[name]
+        slurm = self._slurm.nodes.get(record.node.slurm_name) if self._slurm else None
+        kube = self._kube.nodes.get(record.node.kube_name) if self._kube else None
+        labels = kube.labels if kube else {}
+        features = {f"{key}={value}" for key, value in labels.items()}
+        return Place(
+            record=record,
+            lease=lease,
+            handoff=self._state.handoffs.get(name),
+            sight=sight,
+            features=frozenset({f"node={name}", *features, *(slurm.features if slurm else ())}),
+            switch=self._switch_of.get(name) or (slurm.topology.rpartition(":")[2] if slurm else ""),
+            mig=labels.get(MIG_LAYOUT, ""),
         )
-    )
-    return Snapshot(places, demands, unknown=world.unknown, paused=state.paused)
+
+    def queues(self, pool: PoolPolicy) -> Iterator[tuple[Side, Queue]]:
+        policy = self._state.policy
+        names = self._names(pool, Side.KUBERNETES)
+        if self._slurm is not None:
+            yield Side.SLURM, slurm_queue(pool, policy, self._slurm, self._now, nodes=len(names))
+        if self._kube is not None:
+            yield Side.KUBERNETES, kube_queue(pool, policy, self._kube, names, self._now)
+
+    def works(self, pool: PoolPolicy) -> Iterator[Work]:
+        policy = self._state.policy
+        if self._slurm is not None:
+            yield from slurm_works(policy, pool.preemption, self._slurm, self._names(pool, Side.SLURM), self._now)
+        if self._kube is not None:
+            yield from kube_works(policy, pool.preemption, self._kube, self._names(pool, Side.KUBERNETES), self._now)
+
+    def _names(self, pool: PoolPolicy, side: Side) -> dict[str, str]:
+        """The scheduler's name of each node of the pool -> the bridge's."""
+        nodes = (record.node for record in self._state.nodes.values() if record.node.pool == pool.name)
+        return {(node.slurm_name if side is Side.SLURM else node.kube_name): node.name for node in nodes}

@@ -112,7 +112,7 @@ def moved(snapshot: Snapshot, used: Policy | None = None) -> dict[str, tuple[str
         ("KKKK", [gang(2, key="low"), gang(3, priority=9, key="high")], {}, {"slurm": ("n1", "n2", "n3")}),
         # idle nodes that a gang is collecting are not lent from under it
         ("SSss", [gang(3), serving(1)], {}, {}),
-        ("SSSs", [gang(2), serving(1)], {}, {"kubernetes": ("n1",)}),
+        ("SSSs", [gang(2), serving(1)], {}, {"kubernetes": ("n3",)}),
         # a broken floor takes busy nodes too (they are drained and waited for)
         ("kkkk", [], {"slurm": {"floor_nodes": 1}}, {"slurm": ("n1",)}),
         ("ssss", [], {"kubernetes": {"floor_nodes": 2}}, {"kubernetes": ("n1",), "kubernetes'": ("n2",)}),
@@ -197,7 +197,7 @@ def test_paused_or_blind_nothing_moves_and_it_is_said(state: dict[str, object]) 
 class TestOrders:
     def order(self, words: str, *nodes: str, to: Side = Side.KUBERNETES, used: Policy | None = None) -> Move | str:
         request = Request("r1", nodes, to, "oncall", "maintenance window", NOW)
-        return judge_order(request, fleet(words), used or policy())
+        return judge_order(request, fleet(words), used or policy(), NOW)
 
     def test_a_node_may_go_back_to_the_person_who_drained_it_meanwhile(self) -> None:
         snapshot = fleet("K")
@@ -205,7 +205,7 @@ class TestOrders:
         back = replace(snapshot.places[0], sight=Sight(drained, IDLE))
         snapshot = replace(snapshot, places=(back,))
         request = Request("r1", ("n1",), Side.SLURM, "oncall", "repair", NOW)
-        assert isinstance(judge_order(request, snapshot, policy()), Move)
+        assert isinstance(judge_order(request, snapshot, policy(), NOW), Move)
         assert moved(replace(snapshot, demands=(gang(1),))) == {}, "for a job it would be of no use"
 
     def test_a_busy_node_may_be_ordered_and_is_waited_for(self) -> None:
