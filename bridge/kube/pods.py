@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
 from bridge.kube.connection import Json
-from bridge.kube.names import DO_NOT_DISRUPT, EVICT, GPU_RESOURCE
+from bridge.kube.gangs import Gang, gang_of
+from bridge.kube.names import DO_NOT_DISRUPT, EVICT, GPU_RESOURCE, IDLE
+from bridge.kube.quantities import asked_cpu_m, asked_mib, whole
 from bridge.kube.resources import time_of
 
 _MIRROR = "kubernetes.io/config.mirror"
@@ -15,6 +17,8 @@ _SAFE_TO_EVICT = "cluster-autoscaler.kubernetes.io/safe-to-evict"
 _KARPENTER_DO_NOT_DISRUPT = "karpenter.sh/do-not-disrupt"
 _CRITICAL_PRIORITY = 2_000_000_000
 """Where Kubernetes' own system-cluster-critical and system-node-critical begin."""
+
+_RAY_ROLES = {"head": "ray-head", "worker": "ray-worker"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +34,9 @@ class Pod:
     """One Pod, trimmed. `controller` is (kind, name) of what would make it again, the Deployment for its pods.
 
     `running` is False only when the pod has ended and none of its containers is left. `terminating_since` is when its
-    deletion was asked for (Kubernetes itself notes only the deadline, which includes the grace period).
+    deletion was asked for (Kubernetes itself notes only the deadline, which includes the grace period). `cpu_m`,
+    `memory_mib`, `gates` (names of scheduling gates) and constraints are read only while it waits for a node, `labels`
+    and times only once it has one.
     """
 
     namespace: str
@@ -51,6 +57,16 @@ class Pod:
     node_selector: Json | None = None
     affinity: Json | None = None
     tolerations: tuple[Json, ...] = ()
+    cpu_m: int = 0
+    memory_mib: int = 0
+    priority_class: str = ""
+    gang: Gang | None = None
+    gates: tuple[str, ...] = ()
+    labels: Mapping[str, str] = field(default_factory=dict)
+    started_at: datetime | None = None
+    ready_since: datetime | None = None
+    role: str = ""
+    idle: bool = False
 
     @property
     def key(self) -> str:
@@ -63,7 +79,19 @@ class Pod:
     @property
     def tier(self) -> int:
         """Order of eviction: ordinary, daemon, critical, critical daemon."""
-        return 2 * (self.priority >= _CRITICAL_PRIORITY) + self.daemon
+        return 2 * self.critical + self.daemon
+
+    @property
+    def critical(self) -> bool:
+        """Of the classes that Kubernetes keeps for itself."""
+        return self.priority >= _CRITICAL_PRIORITY
+
+    @property
+    def warm_up_s(self) -> float:
+        """From start to Ready; 0 while it is not Ready. One that was unready in between looks slower than it was."""
+        if self.started_at is None or self.ready_since is None:
+            return 0.0
+        return max(0.0, (self.ready_since - self.started_at).total_seconds())
 
     @property
     def group(self) -> str:
@@ -75,19 +103,21 @@ class Pod:
 
 
 def read_pod(body: Json) -> Pod:
-    """A Pod from the apiserver's JSON. Scheduling constraints are kept only while it waits for a node."""
+    """A Pod from the apiserver's JSON; see `Pod` for what is kept when."""
     metadata, spec, status = body["metadata"], body["spec"], body.get("status") or {}
-    annotations = metadata.get("annotations") or {}
+    annotations, labels = metadata.get("annotations") or {}, metadata.get("labels") or {}
     node = spec.get("nodeName") or ""
     conditions = {c["type"]: c for c in status.get("conditions") or ()}
+    ready = conditions.get("Ready") or {}
+    is_ready = ready.get("status") == "True"
     return Pod(
         namespace=metadata["namespace"],
         name=metadata["name"],
         uid=metadata["uid"],
         node=node,
         running=_running(status),
-        ready=(conditions.get("Ready") or {}).get("status") == "True",
-        gpus=_gpus(spec),
+        ready=is_ready,
+        gpus=_total(spec, GPU_RESOURCE, whole),
         priority=int(spec.get("priority") or 0),
         created_at=time_of(metadata.get("creationTimestamp")),
         controller=_controller(metadata),
@@ -99,6 +129,16 @@ def read_pod(body: Json) -> Pod:
         node_selector=None if node else spec.get("nodeSelector"),
         affinity=None if node else (spec.get("affinity") or {}).get("nodeAffinity"),
         tolerations=() if node else tuple(spec.get("tolerations") or ()),
+        cpu_m=0 if node else _total(spec, "cpu", asked_cpu_m),
+        memory_mib=0 if node else _total(spec, "memory", asked_mib),
+        priority_class=spec.get("priorityClassName") or "",
+        gang=gang_of(metadata),
+        gates=() if node else tuple(gate["name"] for gate in spec.get("schedulingGates") or ()),
+        labels=labels if node else {},
+        started_at=time_of(status.get("startTime")) if node else None,
+        ready_since=time_of(ready.get("lastTransitionTime")) if node and is_ready else None,
+        role=_RAY_ROLES.get(labels.get("ray.io/node-type", ""), ""),
+        idle=annotations.get(IDLE) == "true",
     )
 
 
@@ -123,18 +163,36 @@ def _running(status: Json) -> bool:
     return any("running" in (c.get("state") or {}) for c in containers)
 
 
-def _gpus(spec: Json) -> int:
-    """GPUs the pod occupies: the sum of its containers and sidecars, or one init container's if that asks for more."""
+def _total(spec: Json, resource: str, read: Callable[[str], int]) -> int:
+    """What the pod occupies of a resource, as the scheduler counts it.
 
-    def of(container: Json) -> int:
-        resources = container.get("resources") or {}
-        asked = {**(resources.get("requests") or {}), **(resources.get("limits") or {})}
-        return int(asked.get(GPU_RESOURCE) or 0)
+    Containers and sidecars together, or if that is more, one init container beside the sidecars started before it;
+    and the overhead of its runtime class. What is asked for the pod as a whole goes before its containers' sum.
+    """
+    pod_level = _asked(spec, resource, read)
+    return (pod_level or _containers(spec, resource, read)) + _amount(spec.get("overhead"), resource, read)
 
-    first = spec.get("initContainers") or ()
-    sidecars = [c for c in first if c.get("restartPolicy") == "Always"]
-    together = sum(of(c) for c in [*(spec.get("containers") or ()), *sidecars])
-    return max([together, *(of(c) for c in first)])
+
+def _containers(spec: Json, resource: str, read: Callable[[str], int]) -> int:
+    sidecars = peak = 0
+    for container in spec.get("initContainers") or ():
+        asked = _asked(container, resource, read)
+        peak = max(peak, sidecars + asked)
+        if container.get("restartPolicy") == "Always":
+            sidecars += asked
+    return max(peak, sidecars + sum(_asked(c, resource, read) for c in spec.get("containers") or ()))
+
+
+def _asked(container: Json, resource: str, read: Callable[[str], int]) -> int:
+    resources = container.get("resources")
+    if not resources:
+        return 0
+    requests = resources.get("requests")
+    return _amount(requests if requests and resource in requests else resources.get("limits"), resource, read)
+
+
+def _amount(amounts: Json | None, resource: str, read: Callable[[str], int]) -> int:
+    return read(str(amounts[resource])) if amounts and resource in amounts else 0
 
 
 def _controller(metadata: Json) -> tuple[str, str] | None:

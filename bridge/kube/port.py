@@ -7,21 +7,25 @@ answered lately (a cut-off apiserver serves its cache on as if nothing had happe
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
+from operator import attrgetter
 from typing import Any
 
 from bridge.kube import names, resources
+from bridge.kube.budgets import Budgets, read_budget
 from bridge.kube.connection import APPLY_PATCH, Api, ApiError, Connection, Json
-from bridge.kube.fit import Shape, fits
+from bridge.kube.fit import Fleet, Shape
 from bridge.kube.heartbeat import Heartbeat
+from bridge.kube.load import pending, running
 from bridge.kube.pods import Pod, gpus_used, keeps_busy, read_pod
+from bridge.kube.quantities import offered_cpu_m, offered_mib, whole
 from bridge.kube.view import View
 from bridge.model.errors import CallFailed, Fenced, Unreadable
-from bridge.model.kube import Inspection, KubeNode, KubeObservation, LoanSpec, LoanStatus, PendingPod
+from bridge.model.kube import Inspection, KubeNode, KubeObservation, LoanSpec, LoanStatus
 from bridge.ports import Clock, OnChange
 from bridge.settings import KubeSettings
 
@@ -72,12 +76,14 @@ class KubeApi:
         self._infrastructure = View(
             api, names.NAMESPACES, lambda _body: True, monotonic_s=now_s, on_change=changed, query=labelled
         )
+        self._budgets = View(api, names.BUDGETS, read_budget, monotonic_s=now_s, on_change=changed)
         self._views: tuple[View[Any], ...] = (
             self._loans,
             self._inspections,
             self._nodes,
             self._pods,
             self._infrastructure,
+            self._budgets,
         )
         self._heartbeat = Heartbeat(
             api,
@@ -107,7 +113,7 @@ class KubeApi:
         age_s = self._age_s()
         infrastructure = self._infrastructure.items().keys()
         nodes, pods, loans = self._nodes.items(), self._pods.items(), self._loans.items()
-        inspections = self._inspections.items()
+        inspections, budgets = self._inspections.items(), Budgets(self._budgets.items().values())
         on_node: dict[str, list[Pod]] = {}
         for pod in pods.values():
             on_node.setdefault(pod.node, []).append(pod)
@@ -115,11 +121,11 @@ class KubeApi:
             read_at=self._clock.now() - timedelta(seconds=age_s),
             nodes={
                 name: _kube_node(
-                    name, node, on_node.get(name, []), infrastructure, loans.get(name), inspections.get(name)
+                    node, on_node.get(name, []), infrastructure, budgets, loans.get(name), inspections.get(name)
                 )
                 for name, node in nodes.items()
             },
-            pending=_pending(pods.values(), [node.shape for node in nodes.values()]),
+            pending=pending(pods.values(), Fleet(node.shape for node in nodes.values())),
             controller_alive=self._heartbeat.alive(),
         )
 
@@ -171,52 +177,38 @@ class KubeApi:
 
 
 def _kube_node(
-    name: str,
     node: _Node,
     pods: Sequence[Pod],
     infrastructure: Collection[str],
+    budgets: Budgets,
     loan: _Loan | None,
     inspection: Inspection | None,
 ) -> KubeNode:
+    busy = sorted((pod for pod in pods if keeps_busy(pod, infrastructure)), key=attrgetter("key"))
     return KubeNode(
-        name=name,
+        name=node.shape.name,
         uid=node.uid,
         ready=node.ready,
         cordoned=node.cordoned,
         gpus_allocatable=node.gpus_allocatable,
         gpus_used=gpus_used(pods),
-        work_pods=tuple(sorted(pod.key for pod in pods if keeps_busy(pod, infrastructure))),
+        work_pods=tuple(pod.key for pod in busy),
         spec=loan.spec if loan else None,
         status=loan.status if loan else LoanStatus(),
         inspection=inspection,
+        running=tuple(running(pod, budgets) for pod in busy),
+        labels=node.shape.labels,
+        cpu_allocatable_m=node.shape.cpu_m,
+        memory_allocatable_mib=node.shape.memory_mib,
     )
 
 
-def _pending(pods: Collection[Pod], shapes: Sequence[Shape]) -> tuple[PendingPod, ...]:
-    """Pods that wait for a node of the kind we could lend, the longest waiting first."""
-    waiting = [
-        PendingPod(
-            namespace=pod.namespace,
-            name=pod.name,
-            uid=pod.uid,
-            gpus=pod.gpus,
-            group=pod.group,
-            priority=pod.priority,
-            pending_since=pod.unschedulable.since or pod.created_at,
-            message=pod.unschedulable.message,
-        )
-        for pod in pods
-        if pod.unschedulable and pod.terminating_since is None and any(fits(pod, shape) for shape in shapes)
-    ]
-    return tuple(sorted(waiting, key=lambda p: (p.pending_since is None, p.pending_since, p.namespace, p.name)))
-
-
 def _relevant_pod(body: Json) -> Pod | None:
-    """Pods on a node that still run, and unschedulable ones that ask for GPUs. The rest of the cluster is not kept."""
+    """Pods on a node that still run, and waiting ones that ask for GPUs. The rest of the cluster is not kept."""
     pod = read_pod(body)
     if pod.node:
         return pod if pod.running else None
-    return pod if pod.unschedulable and pod.gpus else None
+    return pod if pod.gpus and (pod.unschedulable or pod.gates or pod.gang) else None
 
 
 def _loan(body: Json) -> _Loan:
@@ -226,18 +218,20 @@ def _loan(body: Json) -> _Loan:
 def _node(body: Json) -> _Node:
     metadata, spec, status = body["metadata"], body.get("spec") or {}, body.get("status") or {}
     conditions = {c["type"]: c["status"] for c in status.get("conditions") or ()}
-    allocatable, capacity = (
-        int((status.get(field) or {}).get(names.GPU_RESOURCE) or 0) for field in ("allocatable", "capacity")
-    )
+    allocatable: Mapping[str, str] = status.get("allocatable") or {}
+    capacity: Mapping[str, str] = status.get("capacity") or {}
+    gpus = whole(allocatable.get(names.GPU_RESOURCE, "0"))
     return _Node(
         uid=metadata["uid"],
         ready=conditions.get("Ready") == "True",
         cordoned=bool(spec.get("unschedulable")),
-        gpus_allocatable=allocatable,
+        gpus_allocatable=gpus,
         shape=Shape(
             name=metadata["name"],
             labels=metadata.get("labels") or {},
             taints=tuple({k: t.get(k) or "" for k in ("key", "value", "effect")} for t in spec.get("taints") or ()),
-            gpus=max(allocatable, capacity),
+            gpus=max(gpus, whole(capacity.get(names.GPU_RESOURCE, "0"))),
+            cpu_m=offered_cpu_m(allocatable.get("cpu", "0")),
+            memory_mib=offered_mib(allocatable.get("memory", "0")),
         ),
     )

@@ -12,11 +12,11 @@ from bridge.kube import names
 from bridge.kube.connection import ApiError, Json, NoAnswer
 from bridge.kube.port import KubeApi
 from bridge.model.errors import CallFailed, Fenced, Unreadable
-from bridge.model.kube import KubeObservation, LoanSpec
+from bridge.model.kube import KubeObservation, LoanSpec, RunningPod
 from bridge.model.ownership import Mark, Owner
 from tests.unit.kube_api import END, FakeApi, eventually
 
-LISTS = (names.LOANS, names.INSPECTIONS, names.NODES, names.PODS, names.NAMESPACES)
+LISTS = (names.LOANS, names.INSPECTIONS, names.NODES, names.PODS, names.NAMESPACES, names.BUDGETS)
 LEASE = names.lease_path(names.NAMESPACE, names.CONTROLLER_LEASE)
 START = datetime(2026, 5, 4, 12, tzinfo=UTC)
 
@@ -117,7 +117,7 @@ def test_what_is_observed(setup: Setup) -> None:
     assert not seen.controller_alive
 
 
-def test_demand_is_what_a_lent_node_could_meet(setup: Setup) -> None:
+def test_demand_is_what_a_lent_node_could_meet_and_the_rest_is_named(setup: Setup) -> None:
     setup.api.objects[names.PODS] = [
         pod_body("fits", unschedulable=True),
         pod_body("too-large", gpus=9, unschedulable=True),
@@ -126,9 +126,55 @@ def test_demand_is_what_a_lent_node_could_meet(setup: Setup) -> None:
         pod_body("not-tried-yet"),
         pod_body("placed", node="gpu-1"),
     ]
-    (pending,) = setup.observe().pending
-    assert (pending.name, pending.group, pending.gpus, pending.message) == ("fits", "Pod default/fits", 1, "no room")
-    assert pending.pending_since == datetime(2026, 5, 4, 11, tzinfo=UTC)
+    fits, *others = setup.observe().pending
+    assert (fits.name, fits.group, fits.gpus, fits.message) == ("fits", "Pod default/fits", 1, "no room")
+    assert fits.pending_since == datetime(2026, 5, 4, 11, tzinfo=UTC)
+    assert (fits.helps, fits.obstacle) == (None, "")
+    assert [(pod.name, pod.obstacle) for pod in others] == [
+        ("other-pool", "no shared node has label pool=h100"),
+        ("too-large", "asks for 9 GPUs, a node has 8"),
+    ]
+
+
+def test_a_running_pod_is_shown_with_its_budget_and_its_warm_up(setup: Setup) -> None:
+    pod = pod_body("chat", node="gpu-1", gpus=3)
+    pod["metadata"] |= {
+        "labels": {"app": "chat", "pod-template-hash": "5d4f"},
+        "ownerReferences": [{"kind": "ReplicaSet", "name": "chat-5d4f", "controller": True}],
+    }
+    ready = {"type": "Ready", "status": "True", "lastTransitionTime": "2026-05-04T11:02:30Z"}
+    pod["status"] = {"phase": "Running", "startTime": "2026-05-04T11:01:00Z", "conditions": [ready]}
+    pod["spec"] |= {"priority": 7, "priorityClassName": "production"}
+    setup.api.objects[names.PODS] = [pod]
+    setup.api.objects[names.BUDGETS] = [
+        {
+            "metadata": {"namespace": "default", "name": "chat", "resourceVersion": "1", "generation": 1},
+            "spec": {"selector": {"matchLabels": {"app": "chat"}}},
+            "status": {"disruptionsAllowed": 2, "observedGeneration": 1},
+        }
+    ]
+    (shown,) = setup.observe().nodes["gpu-1"].running
+    assert shown == RunningPod(
+        namespace="default",
+        name="chat",
+        uid="chat",
+        gpus=3,
+        group="Deployment default/chat",
+        owner="Deployment",
+        priority=7,
+        priority_class="production",
+        started_at=datetime(2026, 5, 4, 11, 1, tzinfo=UTC),
+        warm_up_s=90,
+        disruptions_allowed=2,
+    )
+
+
+def test_a_node_shows_its_labels_and_what_it_offers(setup: Setup) -> None:
+    node = setup.api.objects[names.NODES][0]
+    node["status"]["allocatable"] |= {"cpu": "63500m", "memory": "527849472Ki"}
+    first = setup.observe().nodes["gpu-1"]
+    assert (first.labels, first.cpu_allocatable_m) == ({"pool": "a100"}, 63_500)
+    assert first.memory_allocatable_mib == 515_478  # 527,849,472 / 1,024 = 515,478
 
 
 @pytest.mark.parametrize("missing", LISTS)
