@@ -54,7 +54,7 @@ class SlurmPort(Protocol):
         ...
 
     def signal(self, job: int, nodes: Collection[str], signal: str) -> None:
-        """Send `signal` (``TERM``, ``USR1``) to the batch script and all steps of a job that runs on one of `nodes`.
+        """Send one of `SIGNALS` to the batch script and all steps of a job that runs on one of `nodes`.
 
         A job that does not, one that is gone above all, is left alone and no failure. A het job goes by its leader's
         id, and is meant when any component runs there.

@@ -5,6 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime
 
+SIGNALS = frozenset({"ALRM", "CONT", "HUP", "INT", "QUIT", "TERM", "URG", "USR1", "USR2"})
+"""What a job may be sent. No other name ever leaves the bridge: slurmrestd answers one that it does not know with an
+error, and cancels the job all the same (seen on 24.11)."""
+
 
 @dataclass(frozen=True, slots=True)
 class SlurmNode:

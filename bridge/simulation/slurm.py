@@ -12,7 +12,7 @@ from functools import partial
 
 from bridge.model.errors import CallFailed, Unreadable
 from bridge.model.ownership import Mark, Node
-from bridge.model.slurm import SlurmObservation
+from bridge.model.slurm import SIGNALS, SlurmObservation
 from bridge.simulation.clock import Latency, SimulatedClock
 from bridge.simulation.faults import Faults
 from bridge.simulation.machines import Machines
@@ -76,6 +76,8 @@ class SimulatedSlurm(Slurmctld):
         self._write_whole("release", reservation, nodes, self._unreserve)
 
     def signal(self, job: int, nodes: Collection[str], signal: str) -> None:
+        if signal not in SIGNALS:
+            raise CallFailed(f"no signal for a job: {signal}")
         self._tell("signal", job, nodes, lambda found: self._signal(found, signal))
 
     def requeue(self, job: int, nodes: Collection[str]) -> None:

@@ -6,20 +6,19 @@ job that started again elsewhere would be ended there.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Collection
 from dataclasses import dataclass
 
 import structlog
 
 from bridge.model.errors import CallFailed, Invalid, Unreadable
+from bridge.model.slurm import SIGNALS
 from bridge.slurm import reading
 from bridge.slurm.client import ReadRefused, RestClient, WriteRefused
 from bridge.slurm.scontrol import Scontrol
 
 _log = structlog.get_logger(__name__)
 
-SIGNAL = re.compile(r"[A-Z][A-Z0-9+]{0,15}")
 _INVALID_JOB_ID = 2017
 _NOT_IN_THIS_STATE = 2020
 _ALREADY_DONE = 2021
@@ -36,7 +35,7 @@ class _Running:
 
 
 class JobCalls:
-    """Calls about one job at a time. They raise `CallFailed`, and `Invalid` for what can be no signal and no job."""
+    """Calls about one job at a time. They raise `CallFailed`, and `Invalid` for what can be no job."""
 
     def __init__(self, client: RestClient, scontrol: Scontrol) -> None:
         self._client = client
@@ -44,12 +43,12 @@ class JobCalls:
 
     def signal(self, job: int, nodes: Collection[str], signal: str) -> None:
         """The whole job is meant: ``FULL_JOB``, for by default Slurm spares the batch script."""
-        if SIGNAL.fullmatch(signal) is None:
-            raise Invalid(f"{signal!r} is no signal: it must be a name such as TERM or USR1")
+        if signal not in SIGNALS:
+            raise CallFailed(f"{signal!r} is no signal for a job: it must be one of {', '.join(sorted(SIGNALS))}")
         running = self._running(job, nodes)
         if running is None:
             return
-        path = f"job/{running.address}?signal={signal.replace('+', '%2B')}&flags=FULL_JOB"
+        path = f"job/{running.address}?signal={signal}&flags=FULL_JOB"
         try:
             answer = self._client.write("DELETE", path)
         except WriteRefused as refusal:

@@ -207,6 +207,15 @@ class SlurmPortContract:
         world.slurm.signal(id, job.nodes[:1], "USR1")
         world.until("the job has ended", lambda: not _listed(world, id))
 
+    @pytest.mark.parametrize("signal", ["NOSUCH", "KILL", "RTMIN+1", "term", "USR1&flags=HURRY", ""])
+    def test_only_a_signal_that_asks_is_sent(self, world: SlurmWorld, signal: str) -> None:
+        id = world.submit(1)
+        job = world.until("job runs", lambda: _job(world, id, "RUNNING"))
+        with pytest.raises(CallFailed):
+            world.slurm.signal(id, job.nodes, signal)
+        world.settle()
+        assert _job(world, id, "RUNNING")
+
     def test_a_requeue_ends_the_whole_gang_and_it_runs_again(self, world: SlurmWorld) -> None:
         id = world.submit(2)
         job = world.until("gang runs", lambda: _job(world, id, "RUNNING"))

@@ -42,7 +42,7 @@ def job(id: int, state: str = "PENDING", **fields: Any) -> dict[str, Any]:
 
 @dataclass
 class Slurmrestd:
-    """A slurmrestd in memory. `faults` replace the answer of a path; `calls` and `writes` are what reached it."""
+    """A slurmrestd in memory. `faults` replace the answer of a path; `calls`, `writes` and `signals` reached it."""
 
     version: int = 42
     nodes: list[dict[str, Any]] = field(default_factory=lambda: [node("gpu-1"), node("gpu-2"), node("gpu-3")])
@@ -52,6 +52,7 @@ class Slurmrestd:
     faults: dict[str, Callable[[httpx.Request], httpx.Response]] = field(default_factory=dict)
     calls: list[str] = field(default_factory=list)
     writes: list[tuple[str, Any]] = field(default_factory=list)
+    signals: list[str] = field(default_factory=list)
 
     def __call__(self, request: httpx.Request) -> httpx.Response:
         path = request.url.path
@@ -59,7 +60,9 @@ class Slurmrestd:
         if not path.startswith(f"/slurm/v0.0.{self.version}/"):
             return httpx.Response(404, text="Unable find requested URL. Please view /openapi/v3 for API reference.")
         path = path.removeprefix(f"/slurm/v0.0.{self.version}/")
-        if request.method != "GET":
+        if request.method == "DELETE":
+            self.signals.append(f"{path}?{request.url.query.decode()}")
+        elif request.method != "GET":
             self.writes.append((path, json.loads(request.content)))
         if fault := self.faults.get(f"{request.method} {path}"):
             return fault(request)
@@ -114,6 +117,8 @@ with (here / "calls").open("a") as log:
 if (here / "answer").exists():
     said = json.loads((here / "answer").read_text())
     sys.stdout.write(said["out"]); sys.stderr.write(said["err"]); sys.exit(said["exit"])
+if not any(word.startswith("ReservationName=") for word in sys.argv):
+    sys.exit(0)
 name = [word.split("=", 1)[1] for word in sys.argv if word.startswith("ReservationName=")][0]
 print({"create": f"Reservation created: {name}", "update": "Reservation updated.", "delete": ""}[sys.argv[1]])
 """
@@ -464,6 +469,139 @@ def test_a_reservation_past_half_of_its_year_gets_a_new_end(bench: Bench, days_l
     assert bench.scontrol_calls() == expected
     assert bench.driver.renew_reservations() == (("bridge-h100",) if renewed else ())
     assert bench.scontrol_calls() == expected * 2
+
+
+# --- what running jobs are told ---
+
+
+def running(id: int, nodes: str = "gpu-1,gpu-2", **fields: Any) -> dict[str, Any]:
+    return job(id, "RUNNING", nodes=nodes, requeue=True, batch_flag=True, node_count=2, **fields)
+
+
+def number(value: int) -> dict[str, Any]:
+    return {"set": True, "infinite": False, "number": value}
+
+
+REQUEUED = [["requeue", "17"], ["update", "JobId=17", "StartTime=now"]]
+
+
+def test_a_signal_is_for_the_batch_script_and_all_steps(bench: Bench) -> None:
+    bench.server.jobs = [running(17)]
+    bench.driver.signal(17, ["gpu-2"], "USR1")
+    assert bench.server.signals == ["job/17?signal=USR1&flags=FULL_JOB"]
+    assert bench.scontrol_calls() == []
+
+
+def test_a_requeued_job_may_start_at_once(bench: Bench) -> None:
+    bench.server.jobs = [running(17)]
+    bench.driver.requeue(17, ["gpu-2"])
+    assert (bench.scontrol_calls(), bench.server.signals) == (REQUEUED, [])
+
+
+@pytest.mark.parametrize(
+    "there",
+    [
+        [],
+        [job(17, "PENDING", requeue=True, batch_flag=True)],
+        [running(17, nodes="gpu-7,gpu-8")],
+        [{**running(17), "job_state": ["RUNNING", "COMPLETING"]}],
+        [{**running(17), "job_state": ["SUSPENDED"]}],
+        [{**running(17), "job_state": ["COMPLETED"]}],
+        [running(18)],
+    ],
+    ids=["gone", "pending", "elsewhere", "completing", "suspended", "over", "another"],
+)
+def test_a_job_that_does_not_run_there_is_told_nothing(bench: Bench, there: list[dict[str, Any]]) -> None:
+    """A requeue would revive one that is over, and end one that started again elsewhere."""
+    bench.server.jobs = there
+    bench.driver.signal(17, ["gpu-1", "gpu-2"], "TERM")
+    bench.driver.requeue(17, ["gpu-1", "gpu-2"])
+    assert (bench.server.signals, bench.scontrol_calls()) == ([], [])
+
+
+@pytest.mark.parametrize("status", [404, 200])
+def test_a_job_that_slurm_does_not_know_is_gone(bench: Bench, status: int) -> None:
+    unknown = ({"description": "Unable to query JobId=17", "error_number": 2017, "error": "Invalid job id specified"},)
+    bench.server.faults["GET job/17"] = lambda _: bench.server.answer(status, errors=unknown, jobs=[])
+    bench.driver.signal(17, ["gpu-1"], "TERM")
+    bench.driver.requeue(17, ["gpu-1"])
+    assert (bench.server.signals, bench.scontrol_calls()) == ([], [])
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_job_that_cannot_be_read_is_told_nothing_and_that_is_a_failure(bench: Bench, fault: str) -> None:
+    bench.server.jobs = [running(17)]
+    bench.server.faults["GET job/17"] = FAULTS[fault]
+    for call in (lambda: bench.driver.signal(17, ["gpu-1"], "TERM"), lambda: bench.driver.requeue(17, ["gpu-1"])):
+        with pytest.raises(CallFailed):
+            call()
+    assert (bench.server.signals, bench.scontrol_calls()) == ([], [])
+
+
+@pytest.mark.parametrize("forbids", [{"requeue": False}, {"batch_flag": False}])
+def test_a_job_that_may_not_be_requeued_is_not(bench: Bench, forbids: dict[str, Any]) -> None:
+    bench.server.jobs = [{**running(17), **forbids}]
+    with pytest.raises(CallFailed, match="may not be requeued"):
+        bench.driver.requeue(17, ["gpu-1"])
+    assert bench.scontrol_calls() == []
+
+
+def test_the_task_that_bears_its_arrays_id_is_told_alone(bench: Bench) -> None:
+    """By the bare id Slurm would understand all tasks of the array."""
+    bench.server.jobs = [running(17, array_job_id=number(17), array_task_id=number(0))]
+    bench.driver.signal(17, ["gpu-1"], "TERM")
+    bench.driver.requeue(17, ["gpu-1"])
+    assert bench.server.signals == ["job/17_0?signal=TERM&flags=FULL_JOB"]
+    assert bench.scontrol_calls()[0] == ["requeue", "17_0"]
+
+
+def test_a_het_job_goes_by_its_leader_wherever_its_components_run(bench: Bench) -> None:
+    het = {"het_job_id": number(17)}
+    leader, component = running(17, nodes="gpu-7", **het), running(18, nodes="gpu-1", **het)
+    bench.server.faults["GET job/17"] = lambda _: bench.server.answer(jobs=[leader, component])
+    bench.driver.requeue(17, ["gpu-1"])
+    assert bench.scontrol_calls() == REQUEUED
+
+
+@pytest.mark.parametrize(("code", "fails"), [(0, False), (2017, False), (2020, False), (2021, False), (2002, True)])
+def test_a_refused_signal_stands_beside_an_empty_list_of_errors(bench: Bench, code: int, fails: bool) -> None:
+    bench.server.jobs = [running(17)]
+    refused = [{"step_id": "17", "error": {"string": "Access/permission denied", "code": code}}]
+    bench.server.faults["DELETE job/17"] = lambda _: httpx.Response(200, json={"status": refused, "errors": []})
+    if not fails:
+        bench.driver.signal(17, ["gpu-1"], "TERM")
+        return
+    with pytest.raises(CallFailed, match=r"Access/permission denied \(2002\)"):
+        bench.driver.signal(17, ["gpu-1"], "TERM")
+
+
+@pytest.mark.parametrize("signal", ["NOSUCH", "KILL", "RTMIN+1", "term", "USR1&flags=HURRY", "TERM/../18", ""])
+def test_an_unknown_signal_never_leaves_the_driver(bench: Bench, signal: str) -> None:
+    """slurmrestd says no to a signal that it does not know, and cancels the job."""
+    bench.server.jobs = [running(17)]
+    with pytest.raises(CallFailed, match="is no signal for a job"):
+        bench.driver.signal(17, ["gpu-1"], signal)
+    assert bench.server.signals == []
+
+
+@pytest.mark.parametrize("id", [0, -1, True, "17", "17;x", 17.0])
+def test_nothing_but_a_job_id_leaves_the_driver(bench: Bench, id: Any) -> None:
+    with pytest.raises(Invalid):
+        bench.driver.requeue(id, ["gpu-1"])
+    with pytest.raises(Invalid):
+        bench.driver.signal(id, ["gpu-1"], "TERM")
+    assert bench.server.calls == []
+
+
+def test_a_refused_requeue_is_a_failure_and_hurries_nothing(bench: Bench) -> None:
+    bench.server.jobs = [running(17)]
+    bench.scontrol_says(exit_code=1, err="Job is pending execution for job 17\n")
+    with pytest.raises(CallFailed, match="Job is pending execution"):
+        bench.driver.requeue(17, ["gpu-1"])
+    assert bench.scontrol_calls() == [["requeue", "17"]]
+
+
+# --- scontrol ---
 
 
 def test_the_token_is_in_the_environment_and_nowhere_else(
