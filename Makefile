@@ -59,6 +59,7 @@ e2e: setup ## the scenarios on the testbed with the bridge; writes build/e2e/han
 
 docs: setup ## pages made from code
 	@$(PY) -m bridge.lifecycle.diagram > docs/lifecycle.md
+	@$(PY) -m bridge.api.policy_schema > docs/policy.schema.json
 
 clean: testbed-down ## take the testbed away and forget build/
 	@rm -rf build

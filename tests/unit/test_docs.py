@@ -16,7 +16,15 @@ from bridge import settings
 from bridge.cli.main import app
 
 ROOT = Path(__file__).parents[2]
-PAGES = ("README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "docs/bridgectl.md", "docs/rest.md", "docs/lifecycle.md")
+PAGES = (
+    "README.md",
+    "ARCHITECTURE.md",
+    "CONTRIBUTING.md",
+    "docs/bridgectl.md",
+    "docs/rest.md",
+    "docs/lifecycle.md",
+    "docs/policy.md",
+)
 
 _CODE_LINES = re.compile(r"^```\w*\n(.*?)^```$|^ {4}(\S[^\n]*)$", re.DOTALL | re.MULTILINE)
 _SPAN = re.compile(r"`([^`\n]+)`")
