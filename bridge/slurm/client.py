@@ -74,7 +74,8 @@ class RestClient:
     def _find_version(self) -> int:
         for version in DATA_VERSIONS:
             try:
-                self._read_twice(f"/slurm/v0.0.{version}/ping/")
+                path = f"/slurm/v0.0.{version}/ping/"
+                _decoded(self._read_twice(path), path)
             except NotThere:
                 continue
             return version
@@ -83,13 +84,21 @@ class RestClient:
 
     def read(self, path: str) -> reading.Record:
         """The decoded answer to ``GET /slurm/v0.0.N/<path>``."""
+        body = self.body(path)
+        return _decoded(body, self._versioned(path))
+
+    def body(self, path: str) -> bytes:
+        """The same as it came, which may still be half an answer or say 200 and have errors."""
         try:
-            return self._read_twice(f"/slurm/v0.0.{self.version()}/{path}")
+            return self._read_twice(self._versioned(path))
         except NotThere:
             self._version = None  # perhaps slurmrestd was upgraded: ask again next time
             raise
 
-    def _read_twice(self, path: str) -> reading.Record:
+    def _versioned(self, path: str) -> str:
+        return f"/slurm/v0.0.{self.version()}/{path}"
+
+    def _read_twice(self, path: str) -> bytes:
         try:
             for attempt in tenacity.Retrying(
                 stop=tenacity.stop_after_attempt(2), retry=tenacity.retry_if_exception_type(_Again), reraise=True
@@ -100,7 +109,7 @@ class RestClient:
             raise Unreadable(f"slurmrestd {path}", str(error)) from error
         raise AssertionError("tenacity ends with a result or an error")
 
-    def _read_once(self, path: str) -> reading.Record:
+    def _read_once(self, path: str) -> bytes:
         source = f"slurmrestd {path}"
         try:
             status, body = self._call("GET", path)
@@ -116,16 +125,12 @@ class RestClient:
             raise NotThere(source, "no such path")
         if status != 200:
             raise ReadRefused(source, _refusal(status, body), reading.error_numbers(reading.lenient(body)))
-        try:
-            return reading.answer(body, source)
-        except Unreadable as error:  # 200 and errors all the same
-            raise ReadRefused(source, error.detail, reading.error_numbers(reading.lenient(body))) from error
+        return body
 
     def write(self, method: str, path: str, json: Mapping[str, Any] | None = None) -> reading.Record:
         """One write, never repeated here: the answer. `CallFailed` unless slurmrestd says 200 and reports no error."""
         try:
-            target = f"/slurm/v0.0.{self.version()}/{path}"
-            status, body = self._call(method, target, json)
+            status, body = self._call(method, self._versioned(path), json)
         except Unreadable as error:
             raise CallFailed(str(error)) from error
         except httpx.HTTPError as error:
@@ -148,6 +153,14 @@ class RestClient:
                 if len(body) > MAX_ANSWER_BYTES:
                     raise httpx.ReadError(f"answer is larger than {MAX_ANSWER_BYTES} bytes")
         return response.status_code, bytes(body)
+
+
+def _decoded(body: bytes, path: str) -> reading.Record:
+    source = f"slurmrestd {path}"
+    try:
+        return reading.answer(body, source)
+    except Unreadable as error:  # 200 and errors all the same
+        raise ReadRefused(source, error.detail, reading.error_numbers(reading.lenient(body))) from error
 
 
 class WriteRefused(CallFailed):

@@ -1,7 +1,8 @@
 """Reads the queue without reading all of it every time.
 
 A job is 8 kB of JSON and takes slurmrestd a millisecond; a hundred thousand are 770 MB and two minutes. So
-``/jobs/state/`` (80 bytes a job) says what changed, and only that is read in full. A small queue is read whole.
+``/jobs/state/`` (80 bytes a job) says what changed, and only that is read in full. A small queue is read whole. What
+did not change is not even looked at: a pass over a long queue costs what happened since the last one.
 
 Jobs that may hold a node are always complete and as fresh as their state: those that are neither plainly pending nor
 plainly running are read anew every time. A pending job may be missing until its turn comes, and what it waits for may
@@ -10,13 +11,15 @@ be `PENDING_MAX_AGE_S` old: it holds no node, so that only delays demand.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from itertools import chain, islice, takewhile
 
 from bridge.model.errors import Unreadable
 from bridge.model.slurm import SlurmJob
 from bridge.slurm import reading
 from bridge.slurm.client import NotThere, RestClient
+from bridge.slurm.states import LiveStates
 
 WHOLE_QUEUE_JOBS = 300
 """Up to this many job records are read in one call (2.5 MB): simpler and fresher than asking for each."""
@@ -28,90 +31,109 @@ PENDING_READS = 100
 
 @dataclass(frozen=True, slots=True)
 class _Known:
-    """What was read of a job record, and the states under which it was read."""
+    """What was read of a job record."""
 
-    states: frozenset[str]
     jobs: tuple[SlurmJob, ...]
     read_at_s: float
 
 
 class JobQueue:
-    """All live jobs, from one `read` to the next. Not thread-safe."""
+    """All live jobs, from one `read` to the next. Not thread-safe.
+
+    A live job is in one of the sets of jobs to read, or known as it is: `_busy` may hold a node and is to be read now,
+    `_fresh` waits and is to be read in its turn. `_restless` is neither plainly pending nor plainly running. `_waiting`
+    are the known pending ones, the longest unread first.
+    """
 
     def __init__(self, client: RestClient, budget_s: float, monotonic_s: Callable[[], float]) -> None:
         self._client = client
         self._budget_s = budget_s
         self._monotonic_s = monotonic_s
+        self._states = LiveStates()
         self._known: dict[int, _Known] = {}
+        self._busy: dict[int, None] = {}
+        self._fresh: dict[int, None] = {}
+        self._restless: dict[int, None] = {}
+        self._waiting: dict[int, None] = {}
 
     def read(self) -> tuple[SlurmJob, ...]:
         """`Unreadable` when a job that may hold a node could not be read within the time budget; what was read until
         then is kept, so that the next call gets further."""
         try:
-            answer = self._client.read("jobs/state/")
+            body = self._client.body("jobs/state/")
         except NotThere:  # before v0.0.41
             return self._whole()
-        states = reading.queue_states(answer)
-        if len(states.live) + states.over <= WHOLE_QUEUE_JOBS:
-            self._known.clear()
+        self._sort(self._states.update(body))
+        if self._states.records <= WHOLE_QUEUE_JOBS:
+            self._forget(list(self._known))
+            self._sort(self._states.live)
             return self._whole()
-        self._catch_up(states.live)
+        self._catch_up()
         return tuple(job for known in self._known.values() for job in known.jobs)
 
     def _whole(self) -> tuple[SlurmJob, ...]:
-        return reading.jobs(self._client.read("jobs/"))
+        return reading.decode_jobs(self._client.body("jobs/"))
 
-    def _catch_up(self, live: Mapping[int, frozenset[str]]) -> None:
+    def _sort(self, changed: Iterable[int]) -> None:
+        """Put these jobs where they are to be read, or forget them when they are gone.
+
+        Of a job that waits now what was known is forgotten: out of date is worse than missing, it would pass for
+        demand, or hold a node that another job has by now.
+        """
+        for id in sorted(changed):
+            for where in (self._busy, self._fresh, self._restless):
+                where.pop(id, None)
+            states = self._states.live.get(id)
+            if states is None:
+                self._forget([id])
+                continue
+            shown = _shown(states)
+            if shown == {"PENDING"}:
+                self._forget([id])
+                self._fresh[id] = None
+                continue
+            self._busy[id] = None
+            if shown != {"RUNNING"}:
+                self._restless[id] = None
+
+    def _forget(self, ids: Iterable[int]) -> None:
+        for id in ids:
+            self._known.pop(id, None)
+            self._waiting.pop(id, None)
+
+    def _catch_up(self) -> None:
         began_s = self._monotonic_s()
-        for gone in self._known.keys() - live.keys():
-            del self._known[gone]
-        busy = [id for id, states in live.items() if self._must_read(id, states)]
+        busy = list(self._busy | self._restless)
         for done, id in enumerate(busy):
             if self._monotonic_s() - began_s > self._budget_s:
                 raise Unreadable("Slurm queue", f"{len(busy) - done} of {len(busy)} busy jobs are still to be read")
-            self._learn(id, live[id])
-        for id in self._pending_to_read(live):
+            self._learn(id)
+        for id in self._pending_to_read():
             if self._monotonic_s() - began_s > self._budget_s:
                 return
-            self._learn(id, live[id])
+            self._learn(id)
 
-    def _must_read(self, id: int, states: frozenset[str]) -> bool:
-        """True for a job that may hold a node, unless it is known and has been simply running since."""
-        if _only_pending(states):
-            return False
-        known = self._known.get(id)
-        return known is None or known.states != states or not _shown(states) <= {"RUNNING"}
-
-    def _pending_to_read(self, live: Mapping[int, frozenset[str]]) -> list[int]:
+    def _pending_to_read(self) -> list[int]:
         """Pending jobs in the order in which they should be read: new or changed ones, then those read longest ago."""
         before_s = self._monotonic_s() - PENDING_MAX_AGE_S
-        fresh, stale = [], []
-        for id, states in live.items():
-            known = self._known.get(id)
-            if known is None or known.states != states:
-                fresh.append(id)
-            elif known.read_at_s < before_s and any(job.state == "PENDING" for job in known.jobs):
-                stale.append((known.read_at_s, id))
-        # Out of date is worse than missing: it would pass for demand, or hold a node that another job has by now.
-        for id in fresh:
-            self._known.pop(id, None)
-        return [*fresh, *(id for _, id in sorted(stale))][:PENDING_READS]
+        stale = takewhile(lambda id: self._known[id].read_at_s < before_s, self._waiting)
+        return list(islice(chain(self._fresh, stale), PENDING_READS))
 
-    def _learn(self, id: int, states: frozenset[str]) -> None:
+    def _learn(self, id: int) -> None:
         source = f"Slurm job {id}"
         answer = self._client.read(f"job/{id}")
         listed = any(record.get("job_id") == id for record in reading.records(answer, "jobs", source))
-        if not listed and not _only_pending(states):
+        if not listed and _shown(self._states.live[id]) != {"PENDING"}:
             raise Unreadable(source, "it is in the queue, and yet Slurm has no record of it")
         # An array answers for its running tasks too, and a het leader for its components: each has its own place here.
         # A job that ended since its state was read leaves nothing.
         own = tuple(job for job in reading.jobs(answer, source) if job.id == id)
-        self._known[id] = _Known(states, own, self._monotonic_s())
+        self._known[id] = _Known(own, self._monotonic_s())
+        for where in (self._busy, self._fresh, self._waiting):
+            where.pop(id, None)
+        if any(job.state == "PENDING" for job in own):
+            self._waiting[id] = None
 
 
 def _shown(states: frozenset[str]) -> frozenset[str]:
     return frozenset(word.rpartition(" ")[2] for word in states)
-
-
-def _only_pending(states: frozenset[str]) -> bool:
-    return _shown(states) == {"PENDING"}

@@ -301,37 +301,22 @@ def uptime_s(decoded: Record, source: str = "Slurm diag") -> float | None:
 # --- jobs ---
 
 
-@dataclass(frozen=True, slots=True)
-class QueueStates:
-    """A ``/jobs/state/`` answer: what every live job record shows, and how many rows are over.
+def states(decoded: Record, source: str = "Slurm job states") -> list[tuple[int, frozenset[str]]]:
+    """The rows of a ``/jobs/state/`` answer: a job's id, and its words, none when it is over.
 
-    Keys are job ids as in ``/job/<id>``: a running task or a het component has its own (``16_0`` and ``11+1`` are jobs
-    16 and 11), the pending tasks of an array share the array's. Each word is ``<id as Slurm spells it> <flag>``. Two
-    equal values mean that nothing changed.
+    The id is the one in ``/job/<id>``: a running task or a het component has its own (``16_0`` and ``11+1`` are jobs 16
+    and 11), the pending tasks of an array share the array's. Each word is ``<id as Slurm spells it> <flag>``.
     """
-
-    live: Mapping[int, frozenset[str]]
-    over: int
+    return _each(decoded, "jobs", source, _states)
 
 
-def queue_states(decoded: Record, source: str = "Slurm job states") -> QueueStates:
-    live: dict[int, set[str]] = {}
-    over = 0
-
-    def read(record: Record) -> None:
-        nonlocal over
-        spelled = str(record["job_id"])
-        states = flags(record.get("state") or record.get("job_state"))
-        if not states:
-            raise ValueError("a job needs a state")
-        if _is_over(states):
-            over += 1
-            return
-        id = int(re.split(r"[_+]", spelled, maxsplit=1)[0])
-        live.setdefault(id, set()).update(f"{spelled} {state}" for state in states)
-
-    _each(decoded, "jobs", source, read)
-    return QueueStates({id: frozenset(words) for id, words in live.items()}, over)
+def _states(record: Record) -> tuple[int, frozenset[str]]:
+    spelled = str(record["job_id"])
+    states = flags(record.get("state") or record.get("job_state"))
+    if not states:
+        raise ValueError("a job needs a state")
+    id = int(re.split(r"[_+]", spelled, maxsplit=1)[0])
+    return id, frozenset() if _is_over(states) else frozenset(f"{spelled} {state}" for state in states)
 
 
 class _Raw(msgspec.Struct, gc=False):
@@ -394,7 +379,7 @@ _OF_TODAY = msgspec.json.Decoder(_RawJobs)
 def decode_jobs(body: bytes, source: str = "Slurm jobs") -> tuple[SlurmJob, ...]:
     """`jobs` of the answer in `body`, about four times as fast as `answer` and `jobs` where its shape is today's."""
     try:
-        with _collecting_later():
+        with collecting_later():
             decoded = _OF_TODAY.decode(body)
             if not decoded.errors:
                 return _with_throttles([(raw, job) for raw in decoded.jobs if (job := _job(raw)) is not None])
@@ -404,7 +389,7 @@ def decode_jobs(body: bytes, source: str = "Slurm jobs") -> tuple[SlurmJob, ...]
 
 
 @contextmanager
-def _collecting_later() -> Iterator[None]:
+def collecting_later() -> Iterator[None]:
     """Without garbage collection: it would walk a hundred thousand new jobs again and again, a third of the time."""
     was_on = gc.isenabled()
     gc.disable()

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from bridge.model.errors import Unreadable
 from bridge.slurm import reading
+from bridge.slurm.states import LiveStates
 
 SAMPLES = Path(os.environ.get("BRIDGE_SAMPLES", Path(__file__).parents[3] / "shared/data/samples"))
 needs_samples = pytest.mark.skipif(
@@ -260,20 +261,91 @@ def test_gpus_per_node(fields: dict[str, Any], gpus_per_node: int) -> None:
     assert one_job(**fields).gpus_per_node == gpus_per_node
 
 
+def rows(*states: tuple[str, str]) -> bytes:
+    return orjson.dumps({"jobs": [{"job_id": id, "state": [state]} for id, state in states], "errors": []})
+
+
+QUEUE = [
+    *(("1", "RUNNING"), ("4_0", "RUNNING"), ("3_1", "PENDING"), ("3_2", "PENDING"), ("10+0", "PENDING")),
+    *(("11+1", "PENDING"), ("2", "CANCELLED"), ("3_*", "CANCELLED")),
+]
+SHOWN = {
+    1: {"1 RUNNING"},
+    3: {"3_1 PENDING", "3_2 PENDING"},
+    4: {"4_0 RUNNING"},
+    10: {"10+0 PENDING"},
+    11: {"11+1 PENDING"},
+}
+
+
 def test_states_of_the_queue_by_the_id_that_can_be_asked_for() -> None:
-    rows = [("1", "RUNNING"), ("4_0", "RUNNING"), ("3_1", "PENDING"), ("3_2", "PENDING")]
-    rows += [("10+0", "PENDING"), ("11+1", "PENDING")]
-    over = [("2", "CANCELLED"), ("3_*", "CANCELLED")]
-    answer = {"jobs": [{"job_id": id, "state": [state]} for id, state in rows + over]}
-    found = reading.queue_states(answer)
-    assert found.over == 2
-    assert found.live == {
-        1: {"1 RUNNING"},
-        3: {"3_1 PENDING", "3_2 PENDING"},
-        4: {"4_0 RUNNING"},
-        10: {"10+0 PENDING"},
-        11: {"11+1 PENDING"},
-    }
+    states = LiveStates()
+    assert states.update(rows(*QUEUE)) == {1, 3, 4, 10, 11}
+    assert states.live == SHOWN
+    assert states.records == 7
+
+
+@pytest.mark.parametrize(
+    ("gone", "new", "changed"),
+    [
+        ([], [], set()),
+        ([("1", "RUNNING")], [], {1}),
+        ([("1", "RUNNING")], [("1", "COMPLETED")], {1}),
+        ([], [("5", "PENDING")], {5}),
+        ([("3_1", "PENDING")], [("5_1", "RUNNING")], {3, 5}),
+        ([("3_2", "PENDING")], [("3_2", "CANCELLED")], {3}),
+        ([("2", "CANCELLED")], [], set()),
+        ([], [("6", "FAILED")], set()),
+        ([("10+0", "PENDING"), ("11+1", "PENDING")], [("10+0", "RUNNING"), ("11+1", "RUNNING")], {10, 11}),
+    ],
+)
+def test_a_later_answer_tells_what_changed(
+    gone: list[tuple[str, str]], new: list[tuple[str, str]], changed: set[int]
+) -> None:
+    states, anew = LiveStates(), LiveStates()
+    states.update(rows(*QUEUE))
+    later = [row for row in QUEUE if row not in gone] + new
+    assert states.update(rows(*later)) == changed
+    anew.update(rows(*later))
+    assert (states.live, states.records) == (anew.live, anew.records)
+
+
+_ROW = st.tuples(st.sampled_from(["1", "2", "3_1", "3_2", "3_*"]), st.sampled_from(["PENDING", "RUNNING", "FAILED"]))
+
+
+@given(st.lists(st.lists(_ROW, max_size=6, unique_by=lambda row: row[0]), max_size=5))
+def test_after_any_answers_the_last_one_counts(answers: list[list[tuple[str, str]]]) -> None:
+    states = LiveStates()
+    for answer in answers:
+        before = dict(states.live)
+        changed = states.update(rows(*answer))
+        anew = LiveStates()
+        anew.update(rows(*answer))
+        assert states.live == anew.live
+        assert changed == {id for id in before.keys() | anew.live.keys() if before.get(id) != anew.live.get(id)}
+
+
+@pytest.mark.parametrize(
+    ("body", "why"),
+    [
+        (b"", "not whole JSON"),
+        (b'{"jobs": [{"job_id": "7", "sta', "not whole JSON"),
+        (b'{"jobs": [{"job_id": "7", "state": []}]}', "7 in jobs makes no sense"),
+        (b'{"jobs": [{"job_id": "x", "state": ["PENDING"]}]}', "makes no sense"),
+        (b'{"jobs": [{"job_id": "7", "state": ["P\xff"]}]}', "not whole JSON"),
+        (b'{"jobs": [3]}', "no list of jobs"),
+        (b'{"jobs": null}', "no list of jobs"),
+        (b'{"jobs": [], "errors": [{"error": "Protocol error", "error_number": 1005}]}', "Protocol error"),
+        (b'{"jobs": [], "errors": "broken"}', "broken"),
+    ],
+)
+def test_states_that_make_no_sense_change_nothing(body: bytes, why: str) -> None:
+    states = LiveStates()
+    states.update(rows(*QUEUE))
+    with pytest.raises(Unreadable, match=why):
+        states.update(body)
+    assert states.live == SHOWN
+    assert states.update(rows(*QUEUE)) == set()
 
 
 @pytest.mark.parametrize(
@@ -415,7 +487,7 @@ def test_half_an_answer_is_none(body: bytes, why: str) -> None:
         (reading.jobs, {"jobs": [job(job_id="x")]}, "makes no sense"),
         (reading.jobs, {"jobs": [job(job_state=["RUNNING"], nodes="n[1-99999999]")]}, "99999999 nodes"),
         (reading.jobs, {"jobs": [job(job_state=["RUNNING"], nodes="@x'; id; '")]}, "makes no sense"),
-        (reading.queue_states, {"jobs": [{"job_id": "7", "state": []}]}, "makes no sense"),
+        (reading.states, {"jobs": [{"job_id": "7", "state": []}]}, "makes no sense"),
     ],
 )
 def test_a_record_without_sense_makes_the_whole_answer_unreadable(read: Any, answer: Any, why: str) -> None:
@@ -456,7 +528,7 @@ _JSON = st.recursive(
     )
 )
 def test_a_record_of_any_shape_is_read_or_unreadable(record: dict[str, Any]) -> None:
-    for read, kind in ((reading.nodes, "nodes"), (reading.jobs, "jobs"), (reading.queue_states, "jobs")):
+    for read, kind in ((reading.nodes, "nodes"), (reading.jobs, "jobs"), (reading.states, "jobs")):
         try:
             read(orjson.loads(orjson.dumps({kind: [record]}, option=orjson.OPT_PASSTHROUGH_SUBCLASS)))  # type: ignore
         except Unreadable:
