@@ -19,9 +19,11 @@ from bridge import logs
 from bridge.api.app import create_app
 from bridge.api.auth import TokenFile
 from bridge.api.dependencies import ApiDependencies
+from bridge.api.explanations import ExplanationView
 from bridge.api.views import Freshness, MoveView, PlanView, SourceView, StatusView, WhyView
 from bridge.kube.port import KubeApi
 from bridge.model.errors import Unreadable
+from bridge.planning.explain import Explanation
 from bridge.planning.snapshot import Plan
 from bridge.ports import Clock, KubePort, Ledger, SlurmPort
 from bridge.reconciler.bell import Bell
@@ -100,6 +102,10 @@ def plan_view(plan: Plan) -> PlanView:
     return PlanView(moves=moves, whys=[WhyView(subject=why.subject, reason=why.reason) for why in plan.whys])
 
 
+def explanation_view(found: Explanation | None, clock: Clock) -> ExplanationView | None:
+    return None if found is None else ExplanationView.of(found, clock.now())
+
+
 def status_view(ledger: Ledger, reconciler: Reconciler, clock: Clock) -> StatusView:
     """What this process knows of its own sight. A standby does not look at Slurm and Kubernetes, and says so."""
     pulse = reconciler.pulse
@@ -147,6 +153,7 @@ def serve() -> None:
             plan=lambda policy, nodes: plan_view(reconciler.preview(policy, nodes)),
             members=reconciler.members,
             status=lambda: status_view(ledger, reconciler, clock),
+            explain=lambda kind, name: explanation_view(reconciler.explain(kind, name), clock),
         )
     )
     bell, stop = Bell(), threading.Event()

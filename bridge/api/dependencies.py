@@ -11,11 +11,13 @@ from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 
 from bridge.api.auth import Principal, Role, TokenFile
 from bridge.api.changes import Changes
+from bridge.api.explanations import ExplanationView
 from bridge.api.inventory import Members
 from bridge.api.problems import Problem
 from bridge.api.views import PlanView, StatusView
 from bridge.model.ownership import Node
 from bridge.model.policy import Policy
+from bridge.planning.explain import Kind
 from bridge.ports import Clock, Ledger
 
 
@@ -25,8 +27,8 @@ class ApiDependencies:
 
     `new_id` makes ids of requests. `plan` is a dry run on what is known now, of the policy in force (None) or of
     another one with its inventory; it raises `Unreadable` when too little is known. `members` says which nodes a pool
-    without host lists has. `status` says what this process knows of its own sight and never raises. All are called on
-    any thread.
+    without host lists has. `explain` answers why (None: no such subject); it raises `Unreadable` as `plan` does.
+    `status` says what this process knows of its own sight and never raises. All are called on any thread.
     """
 
     ledger: Ledger
@@ -36,6 +38,7 @@ class ApiDependencies:
     plan: Callable[[Policy | None, Sequence[Node]], PlanView]
     members: Members
     status: Callable[[], StatusView]
+    explain: Callable[[Kind, str], ExplanationView | None]
 
 
 def _dependencies(request: Request) -> ApiDependencies:

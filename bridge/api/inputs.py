@@ -18,6 +18,14 @@ NodeName = Annotated[str, Path(pattern=_NODE_PATTERN, description="The node's na
 HandoffId = Annotated[str, Path(pattern=_ID_PATTERN, description="The handoff's id")]
 RequestId = Annotated[str, Path(pattern=_ID_PATTERN, description="The request's id")]
 NodeFilter = Annotated[str | None, Query(pattern=_NODE_PATTERN, description="Only this node")]
+SubjectName = Annotated[
+    str,
+    Path(
+        pattern=r"^[A-Za-z0-9][A-Za-z0-9_.+/-]{0,380}$",
+        description="A job's id, namespace/name of a pod, or the name of a node, a team or a pool",
+        examples=["17"],
+    ),
+]
 Limit = Annotated[int, Query(ge=1, le=500, description="At most this many")]
 After = Annotated[int, Query(ge=0, le=_MAX_ID)]
 PollWait = Annotated[float, Query(ge=0, le=30, description="Wait this many seconds for something new")]

@@ -11,6 +11,7 @@ import typer
 
 from bridge.cli import orders, processes, reading
 from bridge.cli.client import Target
+from bridge.cli.explain import explain
 from bridge.cli.failures import Commands
 from bridge.cli.policies import policy
 from bridge.settings import ClientSettings
@@ -47,6 +48,7 @@ _LOOK: tuple[Callable[..., None], ...] = (
     reading.nodes,
     reading.handoffs,
     reading.plan,
+    explain,
     reading.events,
 )
 _ORDER: tuple[Callable[..., None], ...] = (orders.lend, orders.reclaim, orders.pause, orders.resume)

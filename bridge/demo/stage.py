@@ -14,6 +14,7 @@ from bridge import logs
 from bridge.api.app import create_app
 from bridge.api.auth import TokenFile
 from bridge.api.dependencies import ApiDependencies
+from bridge.api.explanations import ExplanationView
 from bridge.api.views import PlanView
 from bridge.demo import summary
 from bridge.demo.pace import Pace
@@ -22,6 +23,7 @@ from bridge.demo.telling import LEGEND, Teller
 from bridge.model.errors import Invalid
 from bridge.model.ownership import Node, Owner
 from bridge.model.policy import Policy, PoolPolicy
+from bridge.planning.explain import Kind
 from bridge.ports import Ledger
 from bridge.settings import ApiSettings, LogSettings, ReconcilerSettings
 from bridge.simulation.workload import Day, Submit, small_days
@@ -29,7 +31,7 @@ from bridge.simulation.world import World
 from bridge.store import embedded, migrate
 from bridge.store.memory import MemoryLedger
 from bridge.store.postgres import PostgresLedger
-from bridge.wiring import make_reconciler, new_id, plan_view, status_view
+from bridge.wiring import explanation_view, make_reconciler, new_id, plan_view, status_view
 
 DAYS = 4
 DAY = Day(nodes=4, length_s=450, jobs=7, mean_job=1 / 15, gang_weights=(3, 3, 3, 1), scalings=24)
@@ -126,12 +128,17 @@ class _Stage:
             tokens=TokenFile(settings.token_file),
             plan=self._plan,
             members=self._members,
+            explain=self._explain,
             status=lambda: status_view(self._ledger, self._reconciler, self._world.clock),
         )
 
     def _plan(self, policy: Policy | None, nodes: Sequence[Node]) -> PlanView:
         with self._world_moves:
             return plan_view(self._reconciler.preview(policy, nodes))
+
+    def _explain(self, kind: Kind, name: str) -> ExplanationView | None:
+        with self._world_moves:
+            return explanation_view(self._reconciler.explain(kind, name), self._world.clock)
 
     def _members(self, pool: PoolPolicy) -> tuple[str, ...]:
         with self._world_moves:

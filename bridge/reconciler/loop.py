@@ -21,6 +21,7 @@ from bridge.model.errors import BridgeError, CallFailed, Conflict, Fenced, Unrea
 from bridge.model.ledger import Change, LedgerState, PutHandoff, PutSighting
 from bridge.model.ownership import Node, Side
 from bridge.model.policy import Policy, PoolPolicy
+from bridge.planning.explain import Explanation, Kind, Seen, explain
 from bridge.planning.planner import plan
 from bridge.planning.snapshot import Plan
 from bridge.ports import Clock, KubePort, Ledger, SlurmPort
@@ -308,6 +309,21 @@ class Reconciler:
         now = self._clock.now()
         seen = self._sights(state, world)
         return plan(snapshot(state, world, seen, now), state.policy, now)
+
+    def explain(self, kind: Kind, name: str) -> Explanation | None:
+        """Why `name` waits or stays, from a fresh reading like `preview`; None: there is no such subject.
+
+        Raises `Unreadable` where the side on which it waits is: whether it exists is then not known.
+        """
+        state = self._ledger.read()
+        world = self._observe()
+        waits_on = {Kind.JOB: world.slurm, Kind.POD: world.kubernetes}.get(kind)
+        if isinstance(waits_on, Unreadable):
+            raise waits_on
+        now = self._clock.now()
+        known = snapshot(state, world, self._sights(state, world), now)
+        planned = plan(known, state.policy, now)
+        return explain(kind, name, Seen(world.slurm, world.kubernetes), known, state.policy, planned, now)
 
     def members(self, pool: PoolPolicy) -> tuple[str, ...]:
         """The nodes of a pool without host lists, from a fresh reading: see `bridge.reconciler.members`."""

@@ -65,6 +65,7 @@ def replica(database_url: str, tokens: Path) -> Iterator[Replica]:
         TokenFile(tokens),
         plan=lambda policy, nodes: PLAN,
         members=unread,
+        explain=lambda kind, name: None,
         status=lambda: FRESH,
     )
     app = create_app(deps)

@@ -11,6 +11,7 @@ from fastapi import FastAPI
 
 from bridge.api.app import ApiDependencies, create_app
 from bridge.api.auth import TokenFile
+from bridge.api.explanations import ExplanationView
 from bridge.api.inventory import inventory
 from bridge.api.views import Freshness, MoveView, PlanView, SourceView, StatusView, WhyView
 from bridge.model.errors import Unreadable
@@ -18,6 +19,7 @@ from bridge.model.handoff import Handoff, Step
 from bridge.model.ledger import AnswerRequest, Change, Note, PutClosure, PutHandoff, PutLease, RequestState
 from bridge.model.ownership import Closure, Lease, Mark, Node, Owner, Side
 from bridge.model.policy import Policy, PoolPolicy
+from bridge.planning.explain import Explanation, Kind
 from bridge.store.memory import MemoryLedger
 
 NOON = datetime(2026, 3, 2, 12, 0, tzinfo=UTC)
@@ -95,6 +97,7 @@ class World:
     plan_fails: Unreadable | None = None
     planned_for: tuple[Policy | None, tuple[str, ...]] = (None, ())
     members: tuple[str, ...] | None = None
+    explanations: dict[tuple[Kind, str], Explanation] = field(default_factory=dict)
     ids: int = 0
 
     def __post_init__(self) -> None:
@@ -113,6 +116,7 @@ class World:
                 plan=self._plan,
                 members=self._members,
                 status=lambda: self.status,
+                explain=self._explain,
             )
         )
 
@@ -121,6 +125,12 @@ class World:
         if self.plan_fails:
             raise self.plan_fails
         return self.plan
+
+    def _explain(self, kind: Kind, name: str) -> ExplanationView | None:
+        if self.plan_fails:
+            raise self.plan_fails
+        found = self.explanations.get((kind, name))
+        return None if found is None else ExplanationView.of(found, self.clock.now())
 
     def _members(self, pool: PoolPolicy) -> tuple[str, ...]:
         if self.members is None:

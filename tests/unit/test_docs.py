@@ -24,6 +24,7 @@ PAGES = (
     "docs/rest.md",
     "docs/lifecycle.md",
     "docs/policy.md",
+    "docs/explain.md",
 )
 
 _CODE_LINES = re.compile(r"^```\w*\n(.*?)^```$|^ {4}(\S[^\n]*)$", re.DOTALL | re.MULTILINE)
