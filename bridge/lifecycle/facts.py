@@ -10,6 +10,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -79,10 +80,26 @@ class SideFacts:
         return self.second_latch and (self.first_latch or bool(self.foreign))
 
 
+def jobs_by_node(seen: SlurmObservation) -> dict[str, list[SlurmJob]]:
+    """The jobs that hold each node, by Slurm's name for it: made once a reading, as a queue is long."""
+    found: dict[str, list[SlurmJob]] = {}
+    for job in seen.jobs:
+        if job.nodes and job.state not in INERT_JOB_STATES:
+            for name in job.nodes:
+                found.setdefault(name, []).append(job)
+    return found
+
+
 def slurm_facts(
-    node: Node, closure: Closure | None, seen: SlurmObservation | Unreadable, *, settle_s: float
+    node: Node,
+    closure: Closure | None,
+    seen: SlurmObservation | Unreadable,
+    jobs: Sequence[SlurmJob],
+    *,
+    settle_s: float,
 ) -> SideFacts:
-    """Facts of the Slurm side. `settle_s` is how long a restarted slurmctld is not believed about emptiness."""
+    """Facts of the Slurm side. `jobs` hold the node (`jobs_by_node`); `settle_s` is how long a restarted slurmctld is
+    not believed about emptiness."""
     if isinstance(seen, Unreadable):
         return SideFacts(unknown=str(seen))
     found = seen.nodes.get(node.slurm_name)
@@ -95,7 +112,6 @@ def slurm_facts(
     stray = mark if mark is not None and not ours and not restamped else None
     foreign = f"drained by {found.reason_user or 'somebody'}: {found.reason}" if drained and mark is None else ""
     held = node.slurm_name in seen.held
-    jobs = tuple(job for job in seen.jobs if node.slurm_name in job.nodes and job.state not in INERT_JOB_STATES)
     blockers = _slurm_blockers(found, jobs, seen, settle_s)
     not_ready = _slurm_not_ready(found, node)
     return SideFacts(
@@ -111,7 +127,7 @@ def slurm_facts(
         not_ready=not_ready or ("in the bridge's reservation" if held else ""),
         read_back=(found.reason_user, found.reason_set_at) if restamped or (ours and not _is_appended(found)) else None,
         stray_mark=stray,
-        jobs=jobs,
+        jobs=tuple(jobs),
     )
 
 
@@ -134,7 +150,7 @@ def _is_restamped(found: SlurmNode, mark: Mark | None, closure: Closure) -> bool
 
 
 def _slurm_blockers(
-    found: SlurmNode, jobs: tuple[SlurmJob, ...], seen: SlurmObservation, settle_s: float
+    found: SlurmNode, jobs: Sequence[SlurmJob], seen: SlurmObservation, settle_s: float
 ) -> tuple[str, ...]:
     blockers = [job_blocker(job) for job in jobs]
     odd = sorted(found.states - EMPTY_STATES)

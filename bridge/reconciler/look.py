@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import TypeVar
 
-from bridge.lifecycle.facts import DeviceFacts, device_facts, kube_facts, slurm_facts
+from bridge.lifecycle.facts import DeviceFacts, device_facts, jobs_by_node, kube_facts, slurm_facts
 from bridge.lifecycle.progress import Sight
 from bridge.model.demand import Work
 from bridge.model.errors import Unreadable
+from bridge.model.hostlists import expand
 from bridge.model.kube import KubeNode, KubeObservation
 from bridge.model.ledger import LedgerState
-from bridge.model.hostlists import expand
 from bridge.model.ownership import Lease, Side
 from bridge.model.policy import PoolPolicy
-from bridge.model.slurm import SlurmObservation
+from bridge.model.slurm import SlurmJob, SlurmObservation
 from bridge.planning.demand import Queue, slurm_queue, slurm_works
 from bridge.planning.serving import kube_queue, kube_works
 from bridge.planning.snapshot import Place, Snapshot
@@ -58,15 +58,19 @@ def _read(read: Callable[[], Seen]) -> Seen | Unreadable:
 
 def sights(state: LedgerState, world: World, *, settle_s: float) -> dict[str, Sight]:
     """The facts about every node of the inventory, by node name."""
-    return {name: _sight(name, state, world, settle_s) for name in state.nodes}
+    jobs = {} if isinstance(world.slurm, Unreadable) else jobs_by_node(world.slurm)
+    return {
+        name: _sight(name, state, world, jobs.get(record.node.slurm_name, ()), settle_s)
+        for name, record in state.nodes.items()
+    }
 
 
-def _sight(name: str, state: LedgerState, world: World, settle_s: float) -> Sight:
+def _sight(name: str, state: LedgerState, world: World, jobs: Sequence[SlurmJob], settle_s: float) -> Sight:
     node, lease, handoff = state.nodes[name].node, state.leases.get(name), state.handoffs.get(name)
     slurm_closure = state.closures.get((name, Side.SLURM))
     kube_closure = state.closures.get((name, Side.KUBERNETES))
     return Sight(
-        slurm=slurm_facts(node, slurm_closure, world.slurm, settle_s=settle_s),
+        slurm=slurm_facts(node, slurm_closure, world.slurm, jobs, settle_s=settle_s),
         kubernetes=kube_facts(node, lease, kube_closure, handoff, world.kubernetes),
         devices=device_facts(node, handoff, world.kubernetes) if handoff else DeviceFacts(),
     )

@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from bridge.lifecycle.facts import SideFacts, device_facts, kube_facts, slurm_facts
+from bridge.lifecycle.facts import SideFacts, device_facts, jobs_by_node, kube_facts, slurm_facts
 from bridge.model.errors import Unreadable
 from bridge.model.handoff import Handoff, Step
 from bridge.model.kube import DeviceHolder, Inspection, KubeNode, KubeObservation, LoanSpec, LoanStatus
@@ -43,7 +43,7 @@ def slurm(
         frozenset({"gpu-1"} if held else ()),
         controller_up_s=restarted_s,
     )
-    return slurm_facts(NODE, closure, seen, settle_s=5)
+    return slurm_facts(NODE, closure, seen, jobs_by_node(seen).get(NODE.slurm_name, ()), settle_s=5)
 
 
 def job(state: str, *nodes: str) -> SlurmJob:
@@ -138,7 +138,7 @@ class TestWhoseDrain:
 
 class TestSlurmUnknown:
     def test_unreadable(self) -> None:
-        facts = slurm_facts(NODE, CLOSURE, Unreadable("slurm", "timeout"), settle_s=5)
+        facts = slurm_facts(NODE, CLOSURE, Unreadable("slurm", "timeout"), (), settle_s=5)
         assert facts.unknown == "slurm is unreadable: timeout"
         assert not any((facts.closed, facts.empty, facts.opened, facts.idle, facts.ready))
 
