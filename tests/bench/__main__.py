@@ -1,0 +1,30 @@
+"""``python -m tests.bench`` measures planning and the reading of both worlds, and writes ``build/bench/*.json``."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from tests.bench import planning
+
+OUT = Path(__file__).parents[2] / "build" / "bench"
+
+
+def main() -> None:
+    """One core, and the garbage collector as it is in production: on."""
+    os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
+    found = planning.rows()
+    write("plan.json", found)
+    sys.stdout.write(planning.growth(found) + "\n")
+
+
+def write(name: str, rows: Sequence[Mapping[str, object]]) -> None:
+    OUT.mkdir(parents=True, exist_ok=True)
+    (OUT / name).write_text(json.dumps(rows, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
