@@ -18,7 +18,6 @@ from itertools import groupby
 from operator import attrgetter, itemgetter
 
 from bridge.model.demand import Demand, Work
-from bridge.model.kube import KubeObservation, PendingPod
 from bridge.model.ownership import Side
 from bridge.model.policy import Policy, PoolPolicy, Preemption
 from bridge.model.slurm import SlurmJob, SlurmObservation
@@ -38,6 +37,10 @@ _Place = tuple[int, float, int, int]
 
 _SHAPE = attrgetter(
     *("account", "qos", "node_count", "gpus_per_node", "features", "switches", "exclusive", "gpu_type"),
+)
+_KIND = attrgetter(
+    *("account", "qos", "node_count", "gpus_per_node", "features", "switches", "exclusive", "gpu_type"),
+    *("state", "partition", "held", "reservation", "waits_for", "het_job"),
 )
 _BY_PRIORITY = attrgetter("priority")
 _BY_AGE = attrgetter("submitted_at", "id")
@@ -68,14 +71,7 @@ def slurm_queue(pool: PoolPolicy, policy: Policy, seen: SlurmObservation, now: d
     demand, under the name of the first. A job that asks for no GPU is counted as one GPU. Jobs of different shapes may
     share a node too in Slurm, so a demand is at most one node a shape too large, until the next pass.
     """
-    shapes: dict[tuple[object, ...], list[SlurmJob]] = {}
-    for job in _whole_jobs(seen.jobs, pool, now):
-        shape = _SHAPE(job)
-        found = shapes.get(shape)
-        if found is None:
-            shapes[shape] = [job]
-        else:
-            found.append(job)
+    shapes = _by_shape(seen.jobs, pool, now)
     heads: list[Iterator[tuple[_Place, Demand]]] = []
     impossible: list[Demand] = []
     waiting = 0
@@ -95,6 +91,11 @@ def slurm_queue(pool: PoolPolicy, policy: Policy, seen: SlurmObservation, now: d
 
 def why_not_demand(job: SlurmJob, pool: PoolPolicy, now: datetime) -> str:
     """Why more nodes in the pool's partition would not start this job, in words for people; empty if they would."""
+    return _why_not_its_kind(job, pool) or _why_not_yet(job, now)
+
+
+def _why_not_its_kind(job: SlurmJob, pool: PoolPolicy) -> str:
+    """What is true of all jobs that are alike in `_KIND`."""
     if job.state != "PENDING":
         return f"it is {job.state}"
     if job.partition != pool.partition and pool.partition not in job.partition.split(","):
@@ -103,13 +104,17 @@ def why_not_demand(job: SlurmJob, pool: PoolPolicy, now: datetime) -> str:
         return f"it is held ({job.waits_for or 'JobHeldUser'})"
     if job.reservation:
         return f"it waits for reservation {job.reservation}"
-    if job.begins_at is not None and job.begins_at > now and not _was_requeued(job, now):
-        return f"it may not begin before {job.begins_at:%Y-%m-%d %H:%M:%S} UTC"
+    return _not_cured(job.waits_for)
+
+
+def _why_not_yet(job: SlurmJob, now: datetime) -> str:
     if job.task_count < 1:
         return "its array already runs as many tasks as its limit allows"
-    if job.waits_for == "BeginTime" and job.begins_at is not None:
-        return ""  # its time has come, or it is only held back after a requeue
-    return _not_cured(job.waits_for)
+    if job.begins_at is None:
+        return "it waits for its begin time, which Slurm does not tell" if job.waits_for == "BeginTime" else ""
+    if job.begins_at > now and not _was_requeued(job, now):
+        return f"it may not begin before {job.begins_at:%Y-%m-%d %H:%M:%S} UTC"
+    return ""
 
 
 def _was_requeued(job: SlurmJob, now: datetime) -> bool:
@@ -119,7 +124,7 @@ def _was_requeued(job: SlurmJob, now: datetime) -> bool:
 @lru_cache(maxsize=1024)
 def _not_cured(waits_for: str) -> str:
     reason = waits_for.split(",")[0].split("(")[0].strip()
-    if reason in NODES_WOULD_HELP:
+    if reason in NODES_WOULD_HELP or reason == "BeginTime":  # whether its time has come is told by the time
         return ""
     if reason.startswith("Dependency"):
         return f"it waits for other jobs ({reason})"
@@ -128,23 +133,42 @@ def _not_cured(waits_for: str) -> str:
     return f"more nodes do not cure what it waits for ({reason})"
 
 
-def _whole_jobs(jobs: Iterable[SlurmJob], pool: PoolPolicy, now: datetime) -> Iterator[SlurmJob]:
-    """What waits for nodes, a het job as one. A het job of which any part waits for something else does not."""
+def _by_shape(jobs: Iterable[SlurmJob], pool: PoolPolicy, now: datetime) -> dict[tuple[object, ...], list[SlurmJob]]:
+    """What waits for nodes, by shape; a het job as one, if no part of it waits for something else.
+
+    This is the one walk over the whole queue: what can be judged by kind is.
+    """
+    kinds: dict[tuple[object, ...], list[SlurmJob]] = {}
+    for job in jobs:
+        kind = _KIND(job)
+        found = kinds.get(kind)
+        if found is None:
+            kinds[kind] = [job]
+        else:
+            found.append(job)
+    shapes: dict[tuple[object, ...], list[SlurmJob]] = {}
     parts: dict[int, list[SlurmJob]] = {}
     blocked: set[int] = set()
-    for job in jobs:
-        if job.state != "PENDING":
-            continue
-        if job.het_job is None:
-            if not why_not_demand(job, pool, now):
-                yield job
-        elif not why_not_demand(job, pool, now):
-            parts.setdefault(job.het_job, []).append(job)
-        elif pool.partition in job.partition.split(","):
-            blocked.add(job.het_job)
+    for alike in kinds.values():
+        first = alike[0]
+        why = _why_not_its_kind(first, pool)
+        able = [] if why else [job for job in alike if _is_time(job, now)]
+        if first.het_job is None:
+            if able:
+                shapes.setdefault(_SHAPE(first), []).extend(able)
+        elif len(able) == len(alike):
+            parts.setdefault(first.het_job, []).extend(able)
+        elif first.state == "PENDING" and pool.partition in first.partition.split(","):
+            blocked.add(first.het_job)
     for id, components in parts.items():
         if id not in blocked:
-            yield _het(components)
+            gang = _het(components)
+            shapes.setdefault(_SHAPE(gang), []).append(gang)
+    return shapes
+
+
+def _is_time(job: SlurmJob, now: datetime) -> bool:
+    return not _why_not_yet(job, now)
 
 
 def _het(components: list[SlurmJob]) -> SlurmJob:
@@ -396,40 +420,3 @@ class _Works:
         if runs_for_s < self.preemption.min_runtime_s:
             return f"it has run for {runs_for_s:.0f} s of at least {self.preemption.min_runtime_s:.0f} s"
         return ""
-
-
-# --- until the serving half has its own module ---
-
-
-def kube_demands(pool: PoolPolicy, seen: KubeObservation, now: datetime) -> tuple[Demand, ...]:
-    """Unschedulable pods by their controller, packed into whole nodes. Pods larger than a node are no demand."""
-    pods = sorted((pod for pod in seen.pending if 0 < pod.gpus <= pool.gpus), key=_by_group)
-    return tuple(_serving(pool, group, list(alike), now) for group, alike in groupby(pods, key=_by_group))
-
-
-def _by_group(pod: PendingPod) -> str:
-    return pod.group
-
-
-def _serving(pool: PoolPolicy, group: str, pods: list[PendingPod], now: datetime) -> Demand:
-    return Demand(
-        key=group,
-        side=Side.KUBERNETES,
-        pool=pool.name,
-        nodes=nodes_for((pod.gpus for pod in pods), pool.gpus),
-        whole=False,
-        priority=max(pod.priority for pod in pods),
-        since=min((pod.pending_since or now for pod in pods), default=now),
-    )
-
-
-def nodes_for(gpus_per_pod: Iterable[int], gpus_per_node: int) -> int:
-    """How many empty nodes these pods fill, first-fit decreasing (at most 22 % above the optimum: Johnson 1973)."""
-    free: list[int] = []
-    for gpus in sorted(gpus_per_pod, reverse=True):
-        fits = next((i for i, room in enumerate(free) if room >= gpus), None)
-        if fits is None:
-            free.append(gpus_per_node - gpus)
-        else:
-            free[fits] -= gpus
-    return len(free)

@@ -11,15 +11,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bridge.model.demand import Work
-from bridge.model.kube import KubeObservation, PendingPod
 from bridge.model.policy import Never, Policy, PoolPolicy, Preemption, Priorities, Team
 from bridge.model.slurm import SlurmJob, SlurmNode, SlurmObservation
 from bridge.planning.constraints import alternatives
 from bridge.planning.demand import (
     Queue,
     checkpoint_interval_s,
-    kube_demands,
-    nodes_for,
     slurm_queue,
     slurm_works,
     why_not_demand,
@@ -71,7 +68,7 @@ def test_a_job_that_waits_for_nodes_is_demand(reason: str) -> None:
         ),
         ({"waits_for": "Licenses"}, "more nodes do not cure what it waits for (Licenses)"),
         ({"waits_for": "PartitionDown"}, "more nodes do not cure what it waits for (PartitionDown)"),
-        ({"waits_for": "BeginTime"}, "more nodes do not cure what it waits for (BeginTime)"),
+        ({"waits_for": "BeginTime"}, "it waits for its begin time, which Slurm does not tell"),
         ({"begins_at": NOW + timedelta(seconds=1)}, "it may not begin before 2026-01-01 12:00:01 UTC"),
         ({"reservation": "exam-week"}, "it waits for reservation exam-week"),
         ({"partition": "cpu"}, "it waits in partition cpu, the pool's is shared"),
@@ -430,27 +427,3 @@ def test_work_is_on_shared_nodes_only_and_its_loss_is_all_of_it() -> None:
 def test_a_running_array_task_is_named_by_its_own_id() -> None:
     (work,) = works(replace(RUNNING, id=19, array=17))
     assert (work.key, work.job) == ("job 19 of alice", 19)
-
-
-# --- pods ---
-
-
-@pytest.mark.parametrize(
-    ("pods", "nodes"),
-    [([], 0), ([8], 1), ([8, 8], 2), ([4, 4], 1), ([4, 4, 1], 2), ([6, 5, 3, 2], 2), ([1] * 9, 2), ([5, 5, 5], 3)],
-)
-def test_pods_are_packed_into_whole_nodes(pods: list[int], nodes: int) -> None:
-    assert nodes_for(pods, 8) == nodes
-
-
-def test_pods_are_grouped_by_their_controller_and_one_that_fits_no_node_is_no_demand() -> None:
-    pod = PendingPod("default", "chat-1", "u1", 8, "Deployment default/chat", pending_since=NOW - timedelta(seconds=9))
-    pods = (
-        pod,
-        replace(pod, uid="u2", name="chat-2"),
-        replace(pod, namespace="ml", group="Deployment ml/chat", gpus=4),
-        replace(pod, group="Pod default/big", gpus=9),
-    )
-    found = kube_demands(POOL, KubeObservation(NOW, {}, pods), NOW)
-    assert [(d.key, d.nodes) for d in found] == [("Deployment default/chat", 2), ("Deployment ml/chat", 1)]
-    assert found[0].since == NOW - timedelta(seconds=9)
