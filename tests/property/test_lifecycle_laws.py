@@ -3,14 +3,27 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from bridge.lifecycle.acts import Drain, Hold, Inspect, Release, Resume, Standing, Want, acts, closes, loan_wanted
+from bridge.lifecycle.acts import (
+    Drain,
+    Hold,
+    Inspect,
+    Release,
+    Requeue,
+    Resume,
+    Signal,
+    Standing,
+    Want,
+    acts,
+    closes,
+    loan_wanted,
+)
 from bridge.lifecycle.facts import DeviceFacts, SideFacts
-from bridge.lifecycle.progress import Member, Sight, enter, judge, postpone
+from bridge.lifecycle.progress import Member, Sight, enter, graces, judge, postpone
 from bridge.lifecycle.table import Fact, allows, follow, owner_in
 from bridge.model.handoff import Handoff, Step
 from bridge.model.kube import Inspection, KubeNode, LoanSpec
@@ -23,9 +36,11 @@ from tests.property.worlds import (
     device_facts,
     gangs,
     handoffs,
+    jobs_here,
     lease,
     marks,
     moments,
+    near_the_end,
     node,
     side_facts,
     sights,
@@ -115,6 +130,22 @@ class TestVerdicts:
             after = owner_in(follow(handoff.step, fact).to, handoff, before)
             assert after is not handoff.destination.owner or before is after
 
+    @given(gangs(), moments)
+    @settings(max_examples=300)
+    def test_a_grace_begins_only_when_the_whole_gang_is_closed(self, gang: list[Member], now: datetime) -> None:
+        """``NothingForNothing``; and one that has begun neither ends nor begins again by itself."""
+        for before, after in zip(gang, graces(gang, now=now, skew=timedelta(0), new_leader=False), strict=True):
+            if before.handoff.signalled_at is not None or after.handoff.signalled_at is None:
+                assert after == before
+                continue
+            assert after.handoff.signalled_at == now
+            for each in gang:
+                source = each.sight.side(each.handoff.source)
+                assert each.handoff.step in (Step.EMPTY, Step.CLEAN)
+                assert source.known
+                assert source.closed
+                assert all(job.state in ("RUNNING", "COMPLETING") for job in source.jobs)
+
     @given(handoffs(), moments)
     def test_postponing_never_shortens(self, handoff: Handoff, now: datetime) -> None:
         later = postpone(handoff, now=now, bounds=BOUNDS)
@@ -154,6 +185,15 @@ def standings(draw: st.DrawFn) -> Standing:
     return Standing(node(), held, handoff, closures, draw(sights), draw(st.none() | st.just(kube)))
 
 
+@st.composite
+def nearly_emptied(draw: st.DrawFn) -> Standing:
+    """A node of Slurm that is being emptied, or is nearly so: what wild standings rarely are."""
+    standing, handoff = draw(standings()), draw(handoffs(source=Side.SLURM))
+    handoff = replace(handoff, step=draw(st.sampled_from([Step.EMPTY, Step.EMPTY, Step.EMPTY, Step.CLOSE, Step.CLEAN])))
+    slurm = replace(draw(near_the_end), jobs=tuple(draw(st.lists(jobs_here, max_size=3))))
+    return replace(standing, handoff=handoff, sight=replace(standing.sight, slurm=slurm))
+
+
 def opening_of(act: object) -> Side | None:
     """The side that an act may open, by itself or as a part of an opening."""
     if isinstance(act, Resume | Release):
@@ -188,7 +228,7 @@ class TestActs:
     @given(standings(), st.booleans())
     def test_what_a_new_leader_does_first_opens_nothing(self, standing: Standing, fence_shows: bool) -> None:
         for act in acts(standing, [standing], now=NOW, fence_shows_lease=fence_shows):
-            assert closes(act) is (opening_of(act) is None)
+            assert closes(act) is (opening_of(act) is None and not isinstance(act, Signal | Requeue))
 
     @given(standings())
     def test_nothing_is_released_before_the_fence_shows_it(self, standing: Standing) -> None:
@@ -209,7 +249,27 @@ class TestActs:
         """``FailClosed``: Slurm unread is not called, and what is not known to be closed opens nothing."""
         blind = replace(standing, sight=replace(standing.sight, slurm=SideFacts(unknown="timeout")))
         found = acts(blind, [blind], now=NOW, fence_shows_lease=fence_shows)
-        assert not [act for act in found if isinstance(act, Drain | Hold | Resume | Release)]
+        assert not [act for act in found if isinstance(act, Drain | Hold | Resume | Release | Signal | Requeue)]
+
+    @given(nearly_emptied(), moments)
+    @settings(max_examples=300)
+    def test_nobody_is_ended_but_a_named_victim_behind_closed_doors(self, standing: Standing, now: datetime) -> None:
+        """``OnlyVictims``: and never before a grace, which is in the ledger already."""
+        slurm, handoff = standing.sight.slurm, standing.handoff
+        for act in acts(standing, [standing], now=now, fence_shows_lease=True):
+            if not isinstance(act, Signal | Requeue):
+                continue
+            assert handoff is not None
+            assert handoff.step is Step.EMPTY
+            assert slurm.closed
+            assert not slurm.foreign
+            here = [job for job in slurm.jobs if act.job in (job.id, job.het_job)]
+            assert any(job.state == "RUNNING" and job.may_requeue for job in here)
+            graces = [victim.grace_s for victim in handoff.victims if victim.job == act.job]
+            assert graces
+            assert handoff.signalled_at is not None
+            waited_s = (now - handoff.signalled_at).total_seconds()
+            assert isinstance(act, Signal) or waited_s >= min(graces)
 
     @given(standings(), st.booleans())
     def test_each_act_follows_from_the_ledger(self, standing: Standing, fence_shows: bool) -> None:

@@ -9,8 +9,10 @@ from hypothesis import strategies as st
 
 from bridge.lifecycle.facts import DeviceFacts, SideFacts
 from bridge.lifecycle.progress import Member, Sight, StepBounds
+from bridge.model.demand import Victim
 from bridge.model.handoff import Handoff, Step
 from bridge.model.ownership import Closure, Lease, Mark, Node, Owner, Side
+from bridge.model.slurm import SlurmJob
 
 NOW = datetime(2026, 1, 1, 12, 0, tzinfo=UTC)
 LEASE = "lease0001"
@@ -21,6 +23,26 @@ live_steps = st.sampled_from([step for step in Step if not step.ended])
 lease_ids = st.from_regex(r"[a-z0-9]{8,40}", fullmatch=True)
 marks = st.builds(Mark, lease_ids, st.integers(0, 10**18 - 1), st.integers(0, 10**18 - 1))
 moments = st.integers(-7200, 7200).map(lambda seconds: NOW + timedelta(seconds=seconds))
+
+jobs_here = st.builds(
+    SlurmJob,
+    id=st.sampled_from([17, 17, 18]),
+    state=st.sampled_from(["RUNNING", "RUNNING", "SUSPENDED", "COMPLETING"]),
+    user=st.just("alice"),
+    account=st.just("research"),
+    partition=st.just("shared"),
+    may_requeue=st.booleans(),
+    het_job=st.sampled_from([None, None, 17]),
+)
+victims = st.builds(
+    Victim,
+    key=st.just("job 17 of alice"),
+    side=sides,
+    job=st.sampled_from([17, 17, 18, None]),
+    loss_gpu_s=st.just(1000.0),
+    signal=st.sampled_from(["TERM", "TERM", ""]),
+    grace_s=st.sampled_from([0.0, 90.0]),
+)
 
 known_facts = st.builds(
     SideFacts,
@@ -35,6 +57,7 @@ known_facts = st.builds(
     ready=st.booleans(),
     not_ready=st.sampled_from(["", "slurmctld shows DOWN"]),
     stray_mark=st.none() | st.just(Mark(LEASE, 1, 5)),
+    jobs=st.lists(jobs_here, max_size=3).map(tuple),
 )
 unknown_facts = st.just(SideFacts(unknown="unreadable: timeout"))
 side_facts = known_facts | unknown_facts
@@ -80,6 +103,8 @@ def handoffs(draw: st.DrawFn, name: str = "gpu-1", source: Side | None = None) -
         began_at=NOW - timedelta(hours=2),
         step_began_at=NOW - timedelta(hours=2),
         step_deadline_at=draw(moments),
+        victims=tuple(draw(st.lists(victims, max_size=2))),
+        signalled_at=draw(st.none() | moments),
     )
 
 
