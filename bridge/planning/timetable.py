@@ -7,7 +7,7 @@ left out means the moment of the jump, and a time that comes twice means the fir
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Sequence
 from datetime import UTC, date, datetime, time, timedelta
 from zoneinfo import ZoneInfo
 
@@ -25,12 +25,7 @@ def floors(pool: PoolPolicy, timezone: str, now: datetime) -> dict[Side, int]:
     Of the lines that hold and name a floor for a side the last one in the document counts, side by side; where none
     does, `Share.floor_nodes`.
     """
-    zone = ZoneInfo(timezone)
-    found = {side: pool.share(side).floor_nodes for side in Side}
-    for line in pool.timetable:
-        if any(begin <= now < end for begin, end in _spans(line, zone, now, now)):
-            found |= {side: nodes for side in Side if (nodes := line.floor(side)) is not None}
-    return found
+    return _floors_at(now, pool, _spans(pool, ZoneInfo(timezone), now, now))
 
 
 def next_change(
@@ -41,11 +36,11 @@ def next_change(
     The moment is in UTC. None when nothing changes until then.
     """
     now = now.astimezone(UTC)
-    zone, present, last = ZoneInfo(timezone), floors(pool, timezone, now), now + within
-    turns = {turn for line in pool.timetable for span in _spans(line, zone, now, last) for turn in span}
-    for turn in sorted(turn for turn in turns if now < turn <= last):
-        then = floors(pool, timezone, turn)
-        if then != present:
+    last = now + within
+    spans = _spans(pool, ZoneInfo(timezone), now, last)
+    present = _floors_at(now, pool, spans)
+    for turn in _turns(spans):
+        if now < turn <= last and (then := _floors_at(turn, pool, spans)) != present:
             return turn, then
     return None
 
@@ -57,18 +52,40 @@ def floors_of_a_week(pool: PoolPolicy) -> dict[datetime, dict[Side, int]]:
     """
     monday = datetime(2024, 1, 1, tzinfo=UTC)
     last = monday + 7 * _DAY
-    turns = {turn for line in pool.timetable for span in _spans(line, ZoneInfo("UTC"), monday, last) for turn in span}
-    return {turn: floors(pool, "UTC", turn) for turn in sorted(turns | {monday}) if monday <= turn < last}
+    spans = _spans(pool, ZoneInfo("UTC"), monday, last)
+    return {turn: _floors_at(turn, pool, spans) for turn in [monday, *_turns(spans)] if monday <= turn < last}
 
 
-def _spans(line: Hours, zone: ZoneInfo, first: datetime, last: datetime) -> Iterator[tuple[datetime, datetime]]:
-    """The spans of a line, half open and in UTC, that touch the time from `first` to `last` (and some more)."""
-    day = first.astimezone(zone).date() - _DAY
-    while day <= last.astimezone(zone).date():
-        if _DAYS[day.weekday()] in line.days:
-            until_day = day if line.until > line.from_ else day + _DAY
-            yield _moment(day, line.from_, zone), _moment(until_day, line.until, zone)
-        day += _DAY
+_Span = tuple[datetime, datetime, Hours]
+"""A line of the timetable from a moment until another one, which is not in it any more."""
+
+
+def _floors_at(moment: datetime, pool: PoolPolicy, spans: Sequence[_Span]) -> dict[Side, int]:
+    found = {side: pool.share(side).floor_nodes for side in Side}
+    for begin, end, line in spans:
+        if begin <= moment < end:
+            found |= {side: nodes for side in Side if (nodes := line.floor(side)) is not None}
+    return found
+
+
+def _turns(spans: Sequence[_Span]) -> list[datetime]:
+    return sorted({turn for begin, end, _ in spans for turn in (begin, end)})
+
+
+def _spans(pool: PoolPolicy, zone: ZoneInfo, first: datetime, last: datetime) -> list[_Span]:
+    """The spans that touch the time from `first` to `last` (and some more), in UTC, in the order of the document."""
+    yesterday, last_day = first.astimezone(zone).date() - _DAY, last.astimezone(zone).date()
+    days = [yesterday + number * _DAY for number in range((last_day - yesterday).days + 1)]
+    return [
+        (
+            _moment(day, line.from_, zone),
+            _moment(day if line.until > line.from_ else day + _DAY, line.until, zone),
+            line,
+        )
+        for line in pool.timetable
+        for day in days
+        if _DAYS[day.weekday()] in line.days
+    ]
 
 
 def _moment(day: date, at: time, zone: ZoneInfo) -> datetime:

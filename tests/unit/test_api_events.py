@@ -8,6 +8,7 @@ from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
 from time import monotonic
+from typing import Any
 
 import httpx
 import pytest
@@ -83,11 +84,29 @@ def test_the_fence_closes_what_is_not_slurms(world: World, agent: TestClient) ->
     assert (fence["generation"], fence["closed"]) == (3, ["gpu-2", "gpu-4"])
 
 
-@pytest.mark.parametrize(("max_nodes", "floor", "most"), [(None, 1, 3), (2, 1, 2), (4, 3, 1), (None, 0, 4), (0, 0, 0)])
-def test_the_most_nodes_that_slurm_can_ever_own(tmp_path: Path, max_nodes: int | None, floor: int, most: int) -> None:
+EVENING = {"name": "evening", "from": "18:00", "until": "22:00", "kubernetes_floor_nodes": 0}
+SMALL_HOURS = {"name": "small-hours", "until": "06:00", "slurm_floor_nodes": 2}
+
+
+@pytest.mark.parametrize(
+    ("slurm", "kubernetes", "timetable", "most"),
+    [
+        ({}, {"floor_nodes": 1}, [], 3),
+        ({"max_nodes": 2}, {"floor_nodes": 1}, [], 2),
+        ({"max_nodes": 4}, {"floor_nodes": 3}, [], 1),
+        ({}, {}, [], 4),
+        ({"max_nodes": 0}, {}, [], 0),
+        ({}, {"floor_nodes": 3, "lend_limit_nodes": 1}, [], 2),  # one node of the floor is lent while it is idle
+        ({"floor_nodes": 1, "borrow_limit_nodes": 1}, {}, [], 2),
+        ({}, {"floor_nodes": 3}, [EVENING], 4),  # a job may wait for the evening
+        ({"borrow_limit_nodes": 1}, {}, [SMALL_HOURS], 3),  # and for the hours in which Slurm's floor is 2
+    ],
+)
+def test_the_most_nodes_that_slurm_can_ever_own(
+    tmp_path: Path, slurm: dict[str, int], kubernetes: dict[str, int], timetable: list[dict[str, Any]], most: int
+) -> None:
     world = World(tmp_path / "tokens")
-    pool = {**POLICY["pools"][0], "slurm": {"max_nodes": max_nodes}, "kubernetes": {"floor_nodes": floor}}
-    world.share({"pools": [pool]})
+    world.share({"pools": [{**POLICY["pools"][0], "slurm": slurm, "kubernetes": kubernetes, "timetable": timetable}]})
     fence = TestClient(world.app(), headers=bearer("slurmctl")).get("/v1/slurm/fence").json()
     assert fence["policy"]["h100"]["max_nodes"] == most
 

@@ -11,6 +11,8 @@ from bridge.api.views import FenceView, PoolFenceView
 from bridge.model.ledger import FenceAck, LedgerState
 from bridge.model.ownership import Owner, Side
 from bridge.model.policy import PoolPolicy
+from bridge.planning.entitlement import ceiling
+from bridge.planning.timetable import floors_of_a_week
 
 router = APIRouter(prefix="/v1/slurm/fence", tags=["slurm agent"], responses=responses())
 
@@ -69,8 +71,11 @@ def fence_of(state: LedgerState) -> FenceView:
 
 
 def _pool_fence(pool: PoolPolicy, state: LedgerState) -> PoolFenceView:
+    """A job that needs more than Slurm can own at any hour of the week can never run."""
     nodes = sum(record.node.pool == pool.name for record in state.nodes.values())
-    not_promised = nodes - pool.share(Side.KUBERNETES).floor_nodes
-    limit = pool.share(Side.SLURM).max_nodes
-    most = not_promised if limit is None else min(limit, not_promised)
+    lent = pool.share(Side.KUBERNETES).lend_limit_nodes
+    most = max(
+        min(ceiling(pool, Side.SLURM, floors, nodes), nodes - max(0, floors[Side.KUBERNETES] - lent))
+        for floors in floors_of_a_week(pool).values()
+    )
     return PoolFenceView(partition=pool.partition, nodes=nodes, max_nodes=max(most, 0), gpus=pool.gpus)
