@@ -86,11 +86,14 @@ def _limit_command(job: SlurmJob) -> str:
 
 
 def _demand(scene: Scene, pool: PoolPolicy, seen: SlurmObservation, parts: tuple[SlurmJob, ...]) -> Demand | None:
-    """What the planner makes of this job alone; None when it is no demand now."""
+    """The demand of the snapshot, else what the planner makes of this job alone; None: it is none now."""
     alone = replace(seen, jobs=parts)
     nodes = len(scene.snapshot.of_pool(pool.name))
     made = slurm_queue(pool, scene.policy, alone, scene.now, nodes=max(1, nodes)).demands
-    return made[0] if made else None
+    if not made:
+        return None
+    listed = (d for d in scene.snapshot.demands if (d.pool, d.key) == (pool.name, made[0].key))
+    return next(listed, made[0])
 
 
 def _bare(scene: Scene, pool: PoolPolicy, parts: tuple[SlurmJob, ...]) -> Demand:

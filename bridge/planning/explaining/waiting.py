@@ -399,7 +399,9 @@ def device_plugin(waiting: Waiting) -> Iterator[Link]:
 def chain(waiting: Waiting, limits: tuple[Link, ...]) -> tuple[Link, ...]:
     """All links in order. Where none holds and the plan yet does not meet the demand, the planner's words are one."""
     found = [*limits, *quota(waiting), *fit(waiting), *nodes(waiting), *device_plugin(waiting)]
-    words = waiting.scene.told(waiting.demand.key) or waiting.scene.told(f"{waiting.side} queue")
+    words = waiting.scene.told(waiting.demand.key)
+    if not words and waiting.lacking:
+        words = waiting.scene.told(f"{waiting.side} queue")
     if words and not any(link.holds for link in found) and not waiting.scene.gets(waiting.demand):
         last_quota = max(index for index, link in enumerate(found) if link.layer == QUOTA)
         short = words if len(words) <= PLANNER_WORDS else words[:PLANNER_WORDS] + "…"
