@@ -51,7 +51,7 @@ class Queue:
     """The head of a queue in its scheduler's order, then one demand for each kind that no node of the pool can help.
 
     `waiting` counts all jobs (array tasks one by one) or pods that wait for nodes, those behind the head included and
-    the impossible ones not.
+    the impossible ones not. A job far behind may be in it though it may not begin yet.
     """
 
     demands: tuple[Demand, ...] = ()
@@ -72,12 +72,12 @@ def slurm_queue(pool: PoolPolicy, policy: Policy, seen: SlurmObservation, now: d
     share a node too in Slurm, so a demand is at most one node a shape too large, until the next pass.
     """
     shapes = _by_shape(seen.jobs, pool, now)
-    heads: list[Iterator[tuple[_Place, Demand]]] = []
+    heads: list[Iterator[_Head]] = []
     impossible: list[Demand] = []
     waiting = 0
     teams = _teams(policy)
     for alike in shapes.values():
-        gang = _Gang(pool, teams, policy, alike[0], seen.read_at)
+        gang = _Gang(pool, teams, policy, alike[0], now)
         count = sum([job.task_count for job in alike])
         why = _impossible(alike[0], pool, nodes)
         if why:
@@ -85,7 +85,7 @@ def slurm_queue(pool: PoolPolicy, policy: Policy, seen: SlurmObservation, now: d
         else:
             waiting += count
             heads.append(gang.heads(alike, nodes))
-    listed = (demand for _, demand in heapq.merge(*heads, key=itemgetter(0)))
+    listed = (gang.demand(job, place[-1]) for place, gang, job in heapq.merge(*heads, key=itemgetter(0)))
     return Queue((*_reach(listed, REACH * nodes), *_merged(impossible)), waiting)
 
 
@@ -136,7 +136,8 @@ def _not_cured(waits_for: str) -> str:
 def _by_shape(jobs: Iterable[SlurmJob], pool: PoolPolicy, now: datetime) -> dict[tuple[object, ...], list[SlurmJob]]:
     """What waits for nodes, by shape; a het job as one, if no part of it waits for something else.
 
-    This is the one walk over the whole queue: what can be judged by kind is.
+    This is the one walk over the whole queue, so what can be judged by kind is. Whether a job may begin yet is asked
+    when it might be listed, unless Slurm says that it waits for that: to ask all takes longer than all the rest.
     """
     kinds: dict[tuple[object, ...], list[SlurmJob]] = {}
     for job in jobs:
@@ -151,8 +152,12 @@ def _by_shape(jobs: Iterable[SlurmJob], pool: PoolPolicy, now: datetime) -> dict
     blocked: set[int] = set()
     for alike in kinds.values():
         first = alike[0]
-        why = _why_not_its_kind(first, pool)
-        able = [] if why else [job for job in alike if _is_time(job, now)]
+        if _why_not_its_kind(first, pool):
+            able = []
+        elif first.waits_for == "BeginTime" or first.het_job is not None:
+            able = [job for job in alike if not _why_not_yet(job, now)]
+        else:
+            able = alike
         if first.het_job is None:
             if able:
                 shapes.setdefault(_SHAPE(first), []).extend(able)
@@ -165,10 +170,6 @@ def _by_shape(jobs: Iterable[SlurmJob], pool: PoolPolicy, now: datetime) -> dict
             gang = _het(components)
             shapes.setdefault(_SHAPE(gang), []).append(gang)
     return shapes
-
-
-def _is_time(job: SlurmJob, now: datetime) -> bool:
-    return not _why_not_yet(job, now)
 
 
 def _het(components: list[SlurmJob]) -> SlurmJob:
@@ -197,6 +198,10 @@ def _teams(policy: Policy) -> dict[str, str]:
     return {account: team.name for team in policy.teams for account in team.accounts}
 
 
+_Head = tuple[_Place, "_Gang", SlurmJob]
+"""A demand that may be listed: its place, and what it is made of."""
+
+
 @dataclass(frozen=True, slots=True)
 class _Gang:
     """What all demands of one shape have in common, told by any job of the shape."""
@@ -205,7 +210,7 @@ class _Gang:
     teams: Mapping[str, str]
     policy: Policy
     shape: SlurmJob
-    seen_at: datetime
+    now: datetime
 
     @property
     def per_node(self) -> int:
@@ -214,17 +219,19 @@ class _Gang:
             return 1
         return max(1, self.pool.gpus // max(1, self.shape.gpus_per_node))
 
-    def heads(self, alike: list[SlurmJob], nodes: int) -> Iterator[tuple[_Place, Demand]]:
+    def heads(self, alike: list[SlurmJob], nodes: int) -> Iterator[_Head]:
         """The first demands of this shape with their place in the queue, until they would fill `nodes` nodes."""
         left = math.ceil(nodes / self.shape.node_count)
         room = 0
         for job in _in_order(alike):
+            if _why_not_yet(job, self.now):
+                continue
             opened = 0
             for _ in range(job.task_count):
                 if room == 0:
                     if left == 0:
                         return
-                    yield (*_order(job), opened), self.demand(job, opened)
+                    yield (*_order(job), opened), self, job
                     left -= 1
                     opened += 1
                     room = self.per_node
@@ -240,7 +247,7 @@ class _Gang:
             nodes=shape.node_count,
             whole=True,
             priority=job.priority,
-            since=job.submitted_at or self.seen_at,
+            since=job.submitted_at or self.now,
             team=self.teams.get(shape.account, shape.account),
             rank=self.policy.priorities.qos.get(shape.qos, 0),
             gpus_per_node=shape.gpus_per_node,

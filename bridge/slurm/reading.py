@@ -466,7 +466,7 @@ def _job(raw: _Raw) -> SlurmJob | None:
     pending = state == "PENDING"
     node_count = max(1, _count(raw.node_count, 1))
     limit_min = number(raw.time_limit)
-    waits_for = raw.state_reason or ""
+    waits_for = intern(raw.state_reason or "")
     gpus_per_node, gpu_type = _gpus_per_node(raw, node_count)
     return SlurmJob(
         id=raw.job_id,
@@ -485,7 +485,7 @@ def _job(raw: _Raw) -> SlurmJob | None:
         started_at=None if pending else _time(raw.start_time),
         ends_at=None if pending else _time(raw.end_time),
         time_limit_s=None if limit_min is None else limit_min * 60,
-        features=raw.features or "",
+        features=intern(raw.features or ""),
         exclusive=bool(raw.shared or raw.exclusive) and _is_exclusive(raw),
         may_requeue=bool(raw.requeue and raw.batch_flag),
         held=pending and (raw.hold is True or waits_for.startswith("JobHeld")),

@@ -79,7 +79,7 @@ def test_a_job_that_waits_for_nodes_is_demand(reason: str) -> None:
 def test_a_job_that_nodes_would_not_help_is_none(change: dict[str, object], why: str) -> None:
     job = replace(JOB, **change)  # type: ignore[arg-type]
     assert why_not_demand(job, POOL, NOW) == why
-    assert queue(job) == Queue()
+    assert demanded(job) == []
 
 
 @pytest.mark.parametrize(
