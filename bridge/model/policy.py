@@ -189,10 +189,15 @@ class Never(_Document):
     priority_classes: tuple[_Listed, ...] = ()
 
 
+Signal = Literal["", "ALRM", "CONT", "HUP", "INT", "QUIT", "TERM", "URG", "USR1", "USR2"]
+"""None, or one of `bridge.model.slurm.SIGNALS`."""
+
+
 class Preemption(_Document):
     mode: PreemptionMode = PreemptionMode.IDLE_ONLY
-    signal: Annotated[str, Field(pattern=r"^(|[A-Z][A-Z0-9+]{1,15})$")] = Field(
-        default="TERM", description="Sent to a job before its grace begins, e.g. USR1; empty: none"
+    signal: Signal = Field(
+        default="",
+        description="Sent to a job when its grace begins, for jobs that catch it: others die of it; empty: none",
     )
     grace_s: _Seconds = 120
     min_runtime_s: _Seconds = Field(default=600, description="Work that began later is no victim")

@@ -239,8 +239,8 @@ def errors_of(client: TestClient, document: object) -> list[tuple[list[str | int
         (
             {"preemption": {"signal": "term"}},
             ["preemption", "signal"],
-            "pattern",
-            "use only the characters that the pattern allows",
+            "Input should be '', 'ALRM'",
+            "use one of '', 'ALRM', 'CONT'",
         ),
         ({"partition": "a b"}, ["partition"], "pattern", "use only the characters that the pattern allows"),
         (

@@ -6,7 +6,7 @@ import json
 import re
 from datetime import time
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 import yaml
@@ -21,6 +21,7 @@ from bridge.api.inventory import inventory
 from bridge.cli.documents import load
 from bridge.model import policy as model
 from bridge.model.policy import Day, Hours, Policy, PoolPolicy
+from bridge.model.slurm import SIGNALS
 from tests.unit.api_world import unread
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -168,6 +169,10 @@ def test_labels(label: str, is_one: bool) -> None:
     else:
         with pytest.raises(ValidationError, match="is not a label"):
             read()
+
+
+def test_the_signals_are_those_that_ever_leave_the_bridge() -> None:
+    assert set(get_args(model.Signal)) == {"", *SIGNALS}
 
 
 # --- differences ---
