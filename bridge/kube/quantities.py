@@ -54,6 +54,7 @@ def offered_mib(text: str) -> int:
     return floor(quantity(text) / _MIB)
 
 
+@lru_cache(maxsize=4096)
 def whole(text: str) -> int:
     """Of what exists in whole pieces only, such as GPUs."""
     return ceil(quantity(text))

@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 
-from bridge.model.kube import PendingPod
+from bridge.model.kube import PendingPod, RunningPod
 from bridge.model.ownership import Node, Side
 from bridge.simulation.clock import Latency, SimulatedClock, Timer
 from bridge.simulation.machines import Machines, Process
@@ -73,6 +73,8 @@ class Pod:
     finalizer: bool = False
     unschedulable: str = ""
     process: Process | None = None
+    started_at: datetime | None = None
+    warm_up_s: float = 0.0
 
     @property
     def key(self) -> str:
@@ -245,19 +247,50 @@ class Cluster:
     def pending(self) -> tuple[PendingPod, ...]:
         """Pods that the scheduler has tried and found no node for."""
         return tuple(
-            PendingPod(
+            self._waiting(pod) for pod in self.pods.values() if not pod.node and pod.unschedulable and pod.gpus
+        )
+
+    def _waiting(self, pod: Pod) -> PendingPod:
+        helps = frozenset(
+            node.name
+            for node in self.nodes.values()
+            if pod.gpus <= node.gpus and not node.cordoned and not node.others_taint
+        )
+        return PendingPod(
+            namespace=pod.namespace,
+            name=pod.name,
+            uid=pod.uid,
+            gpus=pod.gpus,
+            group=f"Deployment {pod.deployment}",
+            priority=pod.priority,
+            pending_since=pod.created_at,
+            message=pod.unschedulable,
+            helps=None if len(helps) == len(self.nodes) else helps,
+            obstacle="" if helps else f"no shared node would take its {pod.gpus} GPUs",
+        )
+
+    def running(self, node: str) -> tuple[RunningPod, ...]:
+        """The pods on a node with what ending them costs."""
+        return tuple(
+            RunningPod(
                 namespace=pod.namespace,
                 name=pod.name,
                 uid=pod.uid,
                 gpus=pod.gpus,
                 group=f"Deployment {pod.deployment}",
+                owner="Deployment",
                 priority=pod.priority,
-                pending_since=pod.created_at,
-                message=pod.unschedulable,
+                started_at=pod.started_at,
+                warm_up_s=pod.warm_up_s,
+                disruptions_allowed=self._disruptions_allowed(pod.deployment),
+                protected="it is terminating already" if pod.terminating else "",
             )
-            for pod in self.pods.values()
-            if not pod.node and pod.unschedulable and pod.gpus
+            for pod in self.on(node)
         )
+
+    def _disruptions_allowed(self, deployment: str) -> int | None:
+        needed = self.deployments[deployment].min_available
+        return max(0, sum(pod.ready for pod in self.of(deployment)) - needed) if needed else None
 
     # --- evictions and endings ---
 
@@ -406,6 +439,7 @@ class Cluster:
             self._reject(pod)
             return
         pod.process = self._machines.start(node.machine, Side.KUBERNETES, f"pod {pod.key}", "root")
+        pod.started_at = self._clock.now()
         startup_s = self.deployments[pod.deployment].startup_s
         if math.isfinite(startup_s):
             self._clock.after(self._latency(startup_s), lambda: self._become_ready(pod))
@@ -418,6 +452,8 @@ class Cluster:
     def _become_ready(self, pod: Pod) -> None:
         if not pod.terminating and pod.process is not None:
             pod.ready = True
+            if pod.started_at is not None:
+                pod.warm_up_s = (self._clock.now() - pod.started_at).total_seconds()
             self._touched(pod.node)
 
     def _set_ready(self, node: KubeletNode, ready: bool) -> None:

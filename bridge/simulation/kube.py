@@ -108,6 +108,7 @@ class SimulatedKube:
             gpus_used=sum(pod.gpus for pod in pods),
             work_pods=tuple(pod.key for pod in pods),
             inspection=self._inspections.get(node.name),
+            running=self.cluster.running(node.name),
         )
         loan = self.controller.loans.get(node.name)
         return shown if loan is None else replace(shown, spec=loan.spec, status=loan.status)

@@ -157,6 +157,23 @@ class KubePortContract:
 
         world.until("the pod is seen to wait", lambda: ("Deployment default/train", 4) in waiting())
 
+    def test_a_running_pod_is_shown_as_work_of_its_owner(self, world: KubeWorld) -> None:
+        pod = world.start_pod("chat", gpus=2)
+        (shown,) = world.until("the pod is shown", lambda: _node(world).running)
+        assert f"{shown.namespace}/{shown.name}" == pod
+        assert (shown.group, shown.owner) == (f"Deployment {shown.namespace}/chat", "Deployment")
+        assert shown.gpus == 2
+        assert (shown.disruptions_allowed, shown.protected) == (None, "")
+
+    def test_a_pod_that_no_node_can_run_is_named(self, world: KubeWorld) -> None:
+        world.ask_for_gpus("huge", 1000)
+
+        def obstacles() -> list[str]:
+            return [pod.obstacle for pod in world.kube.observe().pending if pod.group == "Deployment default/huge"]
+
+        (obstacle,) = world.until("the pod is seen to wait", obstacles)
+        assert "1000 GPUs" in obstacle
+
     def test_a_change_rings(self, world: KubeWorld) -> None:
         rung: list[str] = []
         world.kube.watch(rung.append)

@@ -80,6 +80,26 @@ def test_a_pod_without_room_is_pending_with_its_group_and_the_schedulers_words(
     assert pending.message == "0/1 nodes are available: 1 Insufficient nvidia.com/gpu."
 
 
+def test_a_running_pod_shows_its_warm_up_and_the_room_of_its_budget(world: World, kube: SimulatedKube) -> None:
+    cluster = kube.cluster
+    cluster.apply(replace(CHAT, replicas=3, gpus=2, min_available=2))
+    wait(world, 1)
+    assert [(pod.warm_up_s, pod.disruptions_allowed) for pod in node(kube).running] == [(0, 0)] * 3
+    wait(world, 5)
+    running = node(kube).running
+    assert [(pod.warm_up_s, pod.disruptions_allowed) for pod in running] == [(2, 1)] * 3
+    cluster.delete(cluster.of(CHAT.key)[0])
+    assert [pod.protected for pod in node(kube).running] == ["it is terminating already", "", ""]
+
+
+def test_a_pod_waits_for_the_nodes_that_could_take_it(world: World, kube: SimulatedKube, cluster: Cluster) -> None:
+    cluster.apply(replace(CHAT, replicas=2))
+    wait(world, 3)
+    assert [(pod.helps, pod.obstacle) for pod in kube.observe().pending] == [(None, "")]
+    cluster.set_others_taint(NODE, True)
+    assert [pod.obstacle for pod in kube.observe().pending] == ["no shared node would take its 8 GPUs"]
+
+
 def test_small_pods_share_a_node(world: World, kube: SimulatedKube) -> None:
     serve(world, replace(CHAT, replicas=4, gpus=2))
     assert node(kube).gpus_used == 8
