@@ -16,8 +16,9 @@ from bridge.model.ownership import Side
 from bridge.model.policy import Policy
 from bridge.model.slurm import SlurmJob, SlurmNode, SlurmObservation
 from bridge.planning.explain import Explanation, Kind, Seen, explain
+from bridge.planning.explaining.layers import chain
 from bridge.planning.explaining.scene import Scene
-from bridge.planning.explaining.waiting import Waiting, chain
+from bridge.planning.explaining.waiting import Waiting
 from bridge.planning.planner import plan
 from bridge.planning.snapshot import Plan, Snapshot
 from tests.property.fleets import GPUS, POOL, TEAMS, fleets, policies

@@ -2,7 +2,8 @@
 
 A fleet is written as one letter a node, ``n1`` first: ``S`` Slurm idle, ``s`` Slurm busy, ``K`` Kubernetes idle, ``k``
 Kubernetes busy, ``>`` and ``<`` in motion to Kubernetes and to Slurm, ``?`` Slurm's but not listed by it, ``a`` Slurm's
-and drained by an admin, ``h`` Kubernetes' and handed over 20 s ago, ``d`` Kubernetes' with 0 of 8 GPUs allocatable.
+and drained by an admin, ``h`` Kubernetes' and handed over 20 s ago, ``d`` Kubernetes' with 0 of 8 GPUs allocatable,
+``P`` Slurm's without work and planned by its backfill for the first in the queue.
 """
 
 from __future__ import annotations
@@ -32,12 +33,13 @@ LEASE = "k3v9q2m8"
 _CLOSED = SideFacts(first_latch=True, second_latch=True, idle=True, answers=True, empty=True)
 _IDLE = SideFacts(opened=True, ready=True, idle=True, answers=True)
 _BUSY = SideFacts(opened=True, ready=True, answers=True)
-_OWNERS = dict.fromkeys("Ss?a", Owner.SLURM) | dict.fromkeys("Kkhd", Owner.KUBERNETES)
+_OWNERS = dict.fromkeys("Ss?aP", Owner.SLURM) | dict.fromkeys("Kkhd", Owner.KUBERNETES)
 _ODD = {
     "?": SideFacts(unknown="slurmctld does not list it"),
     "a": SideFacts(foreign="drained by admin: bad DIMM", idle=True, answers=True),
     "d": replace(_IDLE, ready=False, not_ready="the kubelet offers 0 of 8 GPUs"),
     "s": _BUSY,
+    "P": _BUSY,
     "k": _BUSY,
 }
 
@@ -161,12 +163,16 @@ class Fleet:
         )
         return Place(NodeRecord(node), lease, handoff, Sight(_CLOSED, _CLOSED), frozenset({f"node={node.name}"}))
 
+    def _letter(self, place: Place) -> str:
+        return self.letters[int(place.name[1:]) - 1]
+
     def _slurm_node(self, place: Place) -> SlurmNode:
         used = sum(job.gpus_per_node for job in self.jobs if place.name in job.nodes)
-        return SlurmNode(place.name, frozenset({"MIXED" if used else "IDLE"}), 8, used)
+        states = {"MIXED" if used else "IDLE"} | ({"PLANNED"} if self._letter(place) == "P" else set())
+        return SlurmNode(place.name, frozenset(states), 8, used)
 
     def _kube_node(self, place: Place) -> KubeNode:
-        letter = self.letters[int(place.name[1:]) - 1]
+        letter = self._letter(place)
         busy = RunningPod(
             "web",
             f"on-{place.name}",

@@ -172,6 +172,14 @@ def test_nodes_are_grouped_by_reason_with_at_most_five_names() -> None:
     ]
 
 
+def test_nodes_that_slurm_plans_are_free_for_the_first_in_its_queue_only() -> None:
+    fleet = Fleet("PPs", (job(16, 3, priority=200), job(17, 1), running(12, "n3")))
+    assert layer(fleet.told("job", "16").chain, NODES)[0].numbers["free_nodes"] == 2
+    behind = layer(fleet.told("job", "17").chain, NODES)
+    assert behind[0].numbers["free_nodes"] == 0
+    assert behind[1].text == "2 nodes (n1, n2): planned by Slurm for another job"
+
+
 def test_what_is_met_or_about_to_be_is_no_obstacle() -> None:
     assert Fleet("KKKS", THREE).told("job", "17").verdict == (
         "job 17 of alice gets n1, n2 from kubernetes: the plan of this moment begins it."

@@ -14,9 +14,10 @@ from bridge.model.slurm import SlurmJob, SlurmObservation
 from bridge.planning.demand import slurm_queue, why_not_demand
 from bridge.planning.explaining.answer import LIMITS, QUOTA, Estimate, Explanation, Kind, Link, Number, Remedy, unknown
 from bridge.planning.explaining.help import remedies
+from bridge.planning.explaining.layers import chain
 from bridge.planning.explaining.scene import Scene
 from bridge.planning.explaining.verdict import verdict
-from bridge.planning.explaining.waiting import Waiting, chain
+from bridge.planning.explaining.waiting import Waiting
 from bridge.planning.explaining.when import estimate
 
 _NAME = re.compile(r"(\d{1,10})(?:[_+]\d{1,10})?")

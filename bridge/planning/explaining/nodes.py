@@ -11,8 +11,8 @@ from bridge.model.kube import KubeNode
 from bridge.model.ownership import Owner, Side
 from bridge.model.policy import PoolPolicy
 from bridge.planning.explaining.answer import DEVICE_PLUGIN, Estimate, Explanation, Kind, Link, Remedy, ranked
+from bridge.planning.explaining.layers import pods_on
 from bridge.planning.explaining.scene import Scene
-from bridge.planning.explaining.waiting import pods_on
 from bridge.planning.refusals import hold_refusal
 from bridge.planning.snapshot import Place, count_nodes
 

@@ -10,9 +10,10 @@ from bridge.model.kube import KubeObservation, PendingPod, RunningPod
 from bridge.model.policy import PoolPolicy
 from bridge.planning.explaining.answer import FIT, LIMITS, Estimate, Explanation, Kind, Link, unknown
 from bridge.planning.explaining.help import remedies
+from bridge.planning.explaining.layers import chain
 from bridge.planning.explaining.scene import Scene
 from bridge.planning.explaining.verdict import verdict
-from bridge.planning.explaining.waiting import Waiting, chain
+from bridge.planning.explaining.waiting import Waiting
 from bridge.planning.explaining.when import estimate
 from bridge.planning.serving import kube_queue
 

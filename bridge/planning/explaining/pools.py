@@ -9,9 +9,9 @@ from bridge.model.ownership import Side
 from bridge.model.policy import PoolPolicy
 from bridge.planning.entitlement import SideShare
 from bridge.planning.explaining.answer import NODES, Estimate, Explanation, Kind, Link, Remedy, ranked
+from bridge.planning.explaining.layers import command_for, grouped, named
 from bridge.planning.explaining.scene import Scene
 from bridge.planning.explaining.teams import scene_unknown
-from bridge.planning.explaining.waiting import command_for, grouped, named
 from bridge.planning.headroom import headroom_nodes
 from bridge.planning.refusals import refusal
 from bridge.planning.snapshot import count_nodes

@@ -8,8 +8,8 @@ from bridge.model.demand import Demand
 from bridge.planning.entitlement import TeamStanding
 from bridge.planning.explaining.answer import QUOTA, Estimate, Explanation, Kind, Link, Remedy
 from bridge.planning.explaining.help import APPLY
+from bridge.planning.explaining.layers import named
 from bridge.planning.explaining.scene import Scene
-from bridge.planning.explaining.waiting import named
 from bridge.planning.snapshot import count_nodes
 
 GUARANTEE, FAIR_SHARE, QUEUE = "guarantee", "fair share", "queue"
