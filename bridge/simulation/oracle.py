@@ -4,13 +4,13 @@ Invariants, checked at every start of a process and after every event of a simul
 
 - `OneOwner`: no machine runs a process of a Slurm job and a process of a Kubernetes pod at the same time.
 - `NotOurs`: the bridge never destroyed a mark that a person or another system made and that it could have seen.
-- `OnlyVictims`: the bridge signals and requeues no job that no live handoff names as its victim, and requeues none a
-  second time for the same handoff.
+- `OnlyVictims`: the bridge signals and requeues no job that no live handoff of a node on which it runs names as its
+  victim, and requeues none a second time for the same handoff.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 
 from bridge.model.errors import InvariantViolation
@@ -73,14 +73,15 @@ class Oracle:
         """A scheduler reports that a foreign mark, which the bridge had been shown before, is gone through its call."""
         self._broken("NotOurs", f"at {self._clock.monotonic_s():.3f} s {by} destroyed the mark '{mark}' on {node}")
 
-    def told(self, job: int, call: str) -> None:
-        """Slurm reports that a job that runs is signalled or requeued (`call`) by the bridge."""
+    def told(self, job: int, nodes: Collection[str], call: str) -> None:
+        """Slurm reports that a job that runs on these machines is signalled or requeued (`call`) by the bridge."""
         if self.handoffs is None:
             return
         at = f"at {self._clock.monotonic_s():.3f} s"
-        named = frozenset(each.id for each in self.handoffs() if any(victim.job == job for victim in each.victims))
+        there = (each for each in self.handoffs() if each.node in nodes)
+        named = frozenset(each.id for each in there if any(victim.job == job for victim in each.victims))
         if not named:
-            self._broken("OnlyVictims", f"{at} {call} of job {job}, which no handoff names")
+            self._broken("OnlyVictims", f"{at} {call} of job {job}, which no handoff of its nodes names")
         if call != "requeue":
             return
         before = self._requeued.get(job, frozenset())

@@ -140,7 +140,7 @@ class SimulatedSlurm(Slurmctld):
 
     def _watched(self, call: str, effect: Callable[[Job], None], job: Job) -> None:
         if job.state in ("RUNNING", "SUSPENDED"):
-            self._oracle.told(job.id, call)
+            self._oracle.told(job.id, [self._nodes[name].machine for name in job.nodes], call)
         effect(job)
 
     def _reach(self, effect: Callable[[], None]) -> None:

@@ -6,6 +6,7 @@ not about who is chosen. ``OnlyVictims`` is checked by the world's oracle at eve
 
 from __future__ import annotations
 
+import random
 from datetime import timedelta
 
 import pytest
@@ -14,7 +15,7 @@ from bridge.model.demand import Victim
 from bridge.model.handoff import Handoff, Step
 from bridge.model.ledger import Change, PutClosure, PutHandoff, PutLease
 from bridge.model.ownership import Closure, Lease, Owner, Side
-from bridge.simulation.faults import When
+from bridge.simulation.faults import SURVIVABLE, When
 from tests.simulation.fleet import BOUNDS, TIMING, Fleet
 
 GRACE_S = 30.0
@@ -27,17 +28,18 @@ def preempt(fleet: Fleet, *jobs: int, signal: str = "TERM", grace_s: float = GRA
     assert leader is not None
     state, now, epoch = fleet.ledger.read(), fleet.world.clock.now(), leader[1]
     generation = fleet.ledger.next_generation()
+    lease_id = f"preempts{generation}"
     victims = tuple(Victim(f"job {job} of alice", Side.SLURM, job, 1000.0, signal, grace_s) for job in jobs)
     changes: list[Change] = []
     for name in nodes:
-        lease = Lease("preempts01", name, Owner.BRIDGE, epoch, generation, now, f"handoff-{name}")
+        lease = Lease(lease_id, name, Owner.BRIDGE, epoch, generation, now, f"handoff-{name}-{generation}")
         before = state.leases[name]
         changes += [
             PutLease(lease, replaces=(before.id, before.generation)),
             PutClosure(Closure(name, Side.SLURM, lease.mark)),
             PutHandoff(
                 Handoff(
-                    id=f"handoff-{name}",
+                    id=f"handoff-{name}-{generation}",
                     lease=lease.id,
                     node=name,
                     source=Side.SLURM,
@@ -46,7 +48,7 @@ def preempt(fleet: Fleet, *jobs: int, signal: str = "TERM", grace_s: float = GRA
                     reason="Deployment default/chat",
                     requested_by="planner",
                     generation=generation,
-                    nonce=f"nonce-{name}",
+                    nonce=f"nonce-{name}-{generation}",
                     evict=False,
                     began_at=now,
                     step_began_at=now,
@@ -269,3 +271,36 @@ def test_the_broker_dies_at_any_call_of_the_story(fleet: Fleet, number: int, whe
     fleet.world.faults.fail_number(len(fleet.world.faults.calls) + number * 2, when=when)
     fleet.run_until(lambda: lent(fleet, nodes), "both nodes are lent", within_s=300)
     assert fleet.world.slurm.job(job).restarts == 1
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_on_a_day_of_broken_calls_nobody_is_ended_but_victims_and_each_once(seed: int) -> None:
+    """``OnlyVictims``, with jobs of every temper, admins, dying brokers and calls that arrive late."""
+    rng = random.Random(seed)
+    fleet = Fleet(seed, nodes=6, exact=False, min_hold_s=60)
+    fleet.settle()
+    fleet.world.faults.chaos(rng, rate=0.05, kinds=(*SURVIVABLE, When.CRASH_BEFORE, When.CRASH_AFTER))
+    jobs: list[int] = []
+    chosen = 0
+    for _ in range(25):
+        tempers = {"may_requeue": rng.random() < 0.8, "exits_on_signal": rng.random() < 0.3}
+        jobs.append(fleet.sbatch(nodes=rng.choice([1, 2, 3]), runs_s=rng.uniform(60, 600), **tempers))
+        fleet.run_for(rng.uniform(5, 60))
+        chosen += _preempt_one(fleet, rng, jobs)
+        if rng.random() < 0.1:
+            fleet.world.slurm.admin_resume(rng.choice(fleet.world.nodes).slurm_name)
+    fleet.world.faults.calm()
+    fleet.run_until(lambda: not fleet.ledger.read().handoffs, "every handoff has ended", within_s=3600)
+    assert chosen >= 2
+    assert not fleet.world.oracle.violations
+
+
+def _preempt_one(fleet: Fleet, rng: random.Random, jobs: list[int]) -> bool:
+    """Choose a job at random whose nodes are all at rest with Slurm, if there is one and somebody leads."""
+    at_rest = set(fleet.owned(Owner.SLURM))
+    shown = [fleet.world.slurm.job(job) for job in jobs]
+    may_go = [job for job in shown if job.state == "RUNNING" and at_rest.issuperset(job.nodes)]
+    if not may_go or fleet.ledger.leader() is None:
+        return False
+    preempt(fleet, rng.choice(may_go).id, grace_s=rng.choice([0.0, 2.0, 20.0]))
+    return True
