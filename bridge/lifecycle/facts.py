@@ -50,7 +50,8 @@ class SideFacts:
 
     `first_latch` / `second_latch`: our drain and our reservation, or our taint and our fence entry. `foreign`: a
     person's drain or cordon, in their words. `empty` is a proof, not a guess; `blockers` say why it is missing. `idle`
-    is the weaker "no work here now", good enough to choose a node, never to open one. `answers`: the node itself is up.
+    is the weaker "no work here now", good enough to choose a node, never to open one. `planned`: nothing runs, and its
+    own scheduler keeps the node for the head of its queue (Slurm's PLANNED). `answers`: the node itself is up.
     `opened`: neither latch of ours stands. `ready`: work can start here on all GPUs; `not_ready` says why not. `jobs`
     are Slurm's jobs that hold the node, whatever their state.
     """
@@ -61,6 +62,7 @@ class SideFacts:
     foreign: str = ""
     empty: bool = False
     idle: bool = False
+    planned: bool = False
     answers: bool = False
     blockers: tuple[str, ...] = ()
     opened: bool = False
@@ -73,6 +75,11 @@ class SideFacts:
     @property
     def known(self) -> bool:
         return not self.unknown
+
+    @property
+    def free(self) -> bool:
+        """No work here now: idle, or kept for the head of the side's own queue."""
+        return self.idle or self.planned
 
     @property
     def closed(self) -> bool:
@@ -120,6 +127,7 @@ def slurm_facts(
         foreign=foreign,
         empty=held and drained and not blockers,
         idle=not jobs and found.states <= EMPTY_STATES,
+        planned=not jobs and "PLANNED" in found.states and found.states - {"PLANNED"} <= EMPTY_STATES,
         answers=bool(found.states) and found.states <= EMPTY_STATES | READY_STATES,
         blockers=blockers,
         opened=not ours and not restamped and not stray and not held,

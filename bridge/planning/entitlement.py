@@ -101,7 +101,7 @@ def _counts(places: Iterable[Place]) -> tuple[dict[Side, int], dict[Side, int]]:
         facts = place.sight.side(side)
         if not facts.unknown and facts.ready:
             owned[side] += 1
-            busy[side] += not facts.idle
+            busy[side] += not facts.free
     return owned, busy
 
 

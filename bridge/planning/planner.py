@@ -546,7 +546,9 @@ class _Pool:
         asked = self.pool.preemption
         if work.job is None:
             return Victim(work.key, work.side, None, work.loss_gpu_s)
-        return Victim(work.key, work.side, work.job, work.loss_gpu_s, asked.signal, asked.grace_s)
+        # A grace is time to act on the signal; without one there is nothing to wait for.
+        grace_s = asked.grace_s if asked.signal else 0.0
+        return Victim(work.key, work.side, work.job, work.loss_gpu_s, asked.signal, grace_s)
 
     def _why(self, subject: str, reason: str) -> None:
         self.whys.append(Why(subject, reason))

@@ -86,7 +86,7 @@ class Stock:
             facts = place.sight.side(side)
             if not facts.unknown and facts.ready:
                 self.usable[side] += 1
-                if facts.idle:
+                if facts.free:
                     self._idle[side].append(place)
 
     # --- what a side has itself ---
@@ -174,7 +174,7 @@ class Stock:
             self._drainable[source] = [
                 place
                 for place in self.rest[source.owner]
-                if not place.sight.side(source).idle
+                if not place.sight.side(source).free
                 and not lasting_refusal(place, source, self.now)
                 and not hold_refusal(place, self.pool, self.now)
             ]

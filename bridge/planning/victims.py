@@ -91,9 +91,12 @@ def _exact(on_node: Mapping[str, Sequence[Work]], count: int, limits: Limits) ->
     blocks = _blocks(on_node)
     if blocks is None:
         return None
-    chosen = _without_excess(_cover(_useful(blocks, count), count), count)
-    works = tuple(work for block in chosen for work in block.works)
-    if not chosen or not _within(works, limits):
+    useful = _useful(blocks, count)
+    chosen = _cover(useful, count, sum(len(block.works) for block in useful))
+    if sum(len(block.works) for block in chosen) > limits.most:
+        chosen = _cover(useful, count, limits.most)
+    works = tuple(work for block in _without_excess(chosen, count) for work in block.works)
+    if not works or not _within(works, limits):
         return None
     return _choice(works, on_node, exact=True)
 
@@ -110,39 +113,54 @@ def _blocks(on_node: Mapping[str, Sequence[Work]]) -> list[_Block] | None:
             return None
         nodes = tuple(nodes_of[on_it[0].key])
         blocks.setdefault(on_it[0].key, _Block(tuple(on_it), nodes, sum(work.loss_gpu_s for work in on_it)))
-    return sorted(blocks.values(), key=lambda block: (block.loss_gpu_s, block.works[0].key))
+    return sorted(blocks.values(), key=_cheap_block_first)
+
+
+def _cheap_block_first(block: _Block) -> tuple[float, int, float, str]:
+    first = block.works[0]
+    return (block.loss_gpu_s, max(work.priority for work in block.works), first.runs_for_s, first.key)
 
 
 def _useful(blocks: Iterable[_Block], count: int) -> list[_Block]:
-    """Of blocks with as many nodes only the cheapest ones can be in a cheapest cover: as many as would do alone."""
-    seen: dict[int, int] = {}
+    """Of blocks with as many nodes and works only the cheapest can be in a cheapest cover: as many as do alone."""
+    seen: dict[tuple[int, int], int] = {}
     found = []
     for block in blocks:
         size = min(len(block.nodes), count)
-        seen[size] = seen.get(size, 0) + 1
-        if seen[size] <= -(-count // size):
+        kind = (size, len(block.works))
+        seen[kind] = seen.get(kind, 0) + 1
+        if seen[kind] <= -(-count // size):
             found.append(block)
     return found
 
 
-def _cover(blocks: Sequence[_Block], count: int) -> list[_Block]:
-    """Minimum knapsack cover: ``best[j]`` is the least loss that frees at least j nodes with the blocks so far."""
-    best = np.full(count + 1, np.inf)
-    best[0] = 0.0
-    took = np.zeros((len(blocks), count + 1), dtype=bool)
+def _cover(blocks: Sequence[_Block], count: int, most: int) -> list[_Block]:
+    """Minimum knapsack cover: ``best[v, j]`` is the least loss that frees at least j nodes by ending at most v works.
+
+    With room for all works the number of them is no constraint, and one row does.
+    """
+    bounded = most < sum(len(block.works) for block in blocks)
+    best = np.full(((most if bounded else 0) + 1, count + 1), np.inf)
+    best[:, 0] = 0.0
+    took = np.zeros((len(blocks), *best.shape), dtype=bool)
     for row, block in enumerate(blocks):
-        size = min(len(block.nodes), count)
-        before = np.concatenate((np.full(size, best[0]), best[:-size]))
-        with_it = before + block.loss_gpu_s
-        took[row] = with_it < best
-        best = np.minimum(best, with_it)
-    if not np.isfinite(best[count]):
-        return []
-    chosen, left = [], count
+        size, cost = min(len(block.nodes), count), len(block.works) if bounded else 0
+        if cost >= len(best):
+            continue
+        before = best[: len(best) - cost]
+        shifted = np.concatenate((np.repeat(before[:, :1], size, axis=1), before[:, :-size]), axis=1)
+        with_it = shifted + block.loss_gpu_s
+        took[row, cost:] = with_it < best[cost:]
+        best[cost:] = np.minimum(best[cost:], with_it)
+    chosen: list[_Block] = []
+    works, nodes = len(best) - 1, count
+    if not np.isfinite(best[works, nodes]):
+        return chosen
     for row in range(len(blocks) - 1, -1, -1):
-        if left > 0 and took[row, left]:
+        if nodes > 0 and took[row, works, nodes]:
             chosen.append(blocks[row])
-            left = max(0, left - len(blocks[row].nodes))
+            nodes = max(0, nodes - len(blocks[row].nodes))
+            works -= len(blocks[row].works) if bounded else 0
     return chosen
 
 
@@ -160,41 +178,51 @@ def _without_excess(chosen: list[_Block], count: int) -> list[_Block]:
 
 def _greedy(on_node: Mapping[str, Sequence[Work]], count: int, limits: Limits) -> Choice | None:
     ended: dict[str, Work] = {}
-    left = dict(on_node)
-    while len(on_node) - len(left) < count:
-        missing = count - (len(on_node) - len(left))
-        best = _best_step(left, on_node, ended, missing, limits)
+    steps = {name: _step(name, on_node, ended) for name in on_node}
+    while len(on_node) - len(steps) < count:
+        missing = count - (len(on_node) - len(steps))
+        in_order = sorted(steps, key=lambda name: (steps[name].loss_gpu_s / min(steps[name].frees, missing), name))
+        best = next((s for name in in_order if _within((*ended.values(), *(s := steps[name]).works), limits)), None)
         if best is None:
             return None
-        ended.update((work.key, work) for work in best)
-        left = {name: on_it for name, on_it in left.items() if not _is_free(on_it, ended)}
+        ended.update((work.key, work) for work in best.works)
+        touched = {name for work in best.works for name in work.nodes if name in steps}
+        # A step changes with the works on its node, and with those that share a gang with them.
+        near = {name for node in touched for work in on_node[node] for name in work.nodes if name in steps}
+        for name in touched | near:
+            steps[name] = _step(name, on_node, ended)
+            if not steps[name].works:
+                del steps[name]
+    ended = _needed(ended, on_node, count)
+    return _choice(tuple(ended.values()), on_node, exact=False)
+
+
+def _needed(ended: dict[str, Work], on_node: Mapping[str, Sequence[Work]], count: int) -> dict[str, Work]:
+    """The reverse pass: what is dear is given back first where the rest frees enough."""
+    spare = sum(_is_free(on_it, ended) for on_it in on_node.values()) - count
     for work in sorted(ended.values(), key=_cheap_first, reverse=True):
-        without = {key: other for key, other in ended.items() if key != work.key}
-        if sum(_is_free(on_it, without) for on_it in on_node.values()) >= count:
-            ended = without
-    return _choice(tuple(sorted(ended.values(), key=_cheap_first)), on_node, exact=False)
+        lost = sum(_is_free(on_node[name], ended) for name in work.nodes if name in on_node)
+        if lost <= spare:
+            spare -= lost
+            ended = {key: other for key, other in ended.items() if key != work.key}
+    return ended
 
 
-def _best_step(
-    left: Mapping[str, Sequence[Work]],
-    on_node: Mapping[str, Sequence[Work]],
-    ended: Mapping[str, Work],
-    missing: int,
-    limits: Limits,
-) -> tuple[Work, ...] | None:
-    """The works that free one more node at the smallest loss for each node that becomes free by them."""
-    best, best_price = None, (float("inf"), "")
-    for name, on_it in left.items():
-        step = tuple(work for work in on_it if work.key not in ended)
-        if not _within((*ended.values(), *step), limits):
-            continue
-        after = {*ended, *(work.key for work in step)}
-        touched = {node for work in step for node in work.nodes if node in left}
-        freed = sum(all(work.key in after for work in on_node[node]) for node in touched)
-        price = (sum(work.loss_gpu_s for work in step) / min(freed, missing), name)
-        if price < best_price:
-            best, best_price = step, price
-    return best
+@dataclass(frozen=True, slots=True)
+class _Step:
+    """The works whose end frees one more node, what that loses, and how many nodes become free by it."""
+
+    works: tuple[Work, ...]
+    loss_gpu_s: float
+    frees: int
+
+
+def _step(name: str, on_node: Mapping[str, Sequence[Work]], ended: Mapping[str, Work]) -> _Step:
+    works = tuple(work for work in on_node[name] if work.key not in ended)
+    after = {*ended, *(work.key for work in works)}
+    touched = {node for work in works for node in work.nodes if node in on_node}
+    frees = sum(all(work.key in after for work in on_node[node]) for node in touched)
+    return _Step(works, sum(work.loss_gpu_s for work in works), frees)
 
 
 def _is_free(on_it: Iterable[Work], ended: Mapping[str, Work]) -> bool:

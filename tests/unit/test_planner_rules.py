@@ -370,3 +370,15 @@ def test_an_unknown_side_is_no_source_even_of_victims() -> None:
     snapshot = fleet("ssss", serving(1), works=(job(1, "n1"),))
     first = replace(snapshot.places[0], sight=Sight(blind, CLOSED))
     assert moved(replace(snapshot, places=(first, *snapshot.places[1:])), requeue()) == {}
+
+
+def test_what_slurm_plans_for_the_head_of_its_queue_is_neither_fetched_again_nor_lent() -> None:
+    snapshot = fleet("KKSS", gang(4))
+    planned_facts = replace(snapshot.places[2].sight.slurm, idle=False, planned=True)
+    kept = tuple(
+        replace(p, sight=Sight(planned_facts, CLOSED), record=replace(p.record, idle_since=None))
+        for p in snapshot.places[2:]
+    )
+    snapshot = replace(snapshot, places=(*snapshot.places[:2], *kept))
+    assert moved(snapshot) == {"slurm": ("n1", "n2")}
+    assert moved(replace(snapshot, demands=(serving(3),))) == {}
