@@ -335,6 +335,15 @@ class PolicyDiffView(View):
     differences: list[PolicyDifference]
 
 
+class FloorsView(View):
+    """The floors of a pool with a timetable: those that hold now, and the next ones within a week."""
+
+    pool: str
+    now: dict[Side, int] = Field(examples=[{"slurm": 6, "kubernetes": 2}])
+    next: dict[Side, int] | None = Field(description="None when they stay for a week")
+    next_at: datetime | None = None
+
+
 class PolicyChangeView(View):
     """What a policy document did, or with a dry run would do: to the inventory, and what moves at once by it."""
 
@@ -344,6 +353,7 @@ class PolicyChangeView(View):
     joining: list[str] = Field(description="Nodes that come under the bridge")
     leaving: list[str] = Field(description="Nodes that leave it")
     differences: list[PolicyDifference] = Field(description="From the version in force before")
+    floors: list[FloorsView] = Field(description="Of the pools that have a timetable")
     moves: list[MoveView] = Field(description="Handoffs that would begin now under it; not of nodes that only join")
     whys: list[WhyView] = Field(
         description="Why not more, for each node and demand; `everything` when a source is UNKNOWN or all is paused"

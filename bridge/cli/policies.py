@@ -15,7 +15,7 @@ from bridge.cli.client import Broker, RefusedInput, connect
 from bridge.cli.documents import Document, load
 from bridge.cli.failures import REFUSED, USAGE, CliError
 from bridge.cli.output import Column, Format, Output, print_json, print_line, print_table
-from bridge.cli.text import age, dotted, joined
+from bridge.cli.text import age, dotted, joined, moment
 
 policy = typer.Typer(help="The policy: floors, limits and the nodes of each pool.", no_args_is_help=True)
 
@@ -178,6 +178,8 @@ def _print_change(change: dict[str, Any], said: str, output: Format) -> None:
     print_line(f"joining: {joined(change['joining'])}")
     print_line(f"leaving: {joined(change['leaving'])}")
     _print_differences(change["differences"], "changes")
+    for each in change["floors"]:
+        print_line(f"floors of {each['pool']} now: {_floors(each['now'])}{_next_floors(each)}")
     print_line("would move now:" if change["dry_run"] else "moves now:")
     for move in change["moves"]:
         print_line(f"  {', '.join(move['nodes'])}: {move['source']} to {move['destination']}: {move['reason']}")
@@ -193,6 +195,16 @@ def _print_differences(differences: list[dict[str, Any]], title: str) -> None:
     print_line(f"{title}:" if differences else f"{title}: none")
     for each in differences:
         print_line(f"  {each['path']}: {_value(each['old'])} -> {_value(each['new'])}")
+
+
+def _floors(floors: dict[str, int]) -> str:
+    return ", ".join(f"{side} {nodes}" for side, nodes in floors.items())
+
+
+def _next_floors(floors: dict[str, Any]) -> str:
+    if floors["next"] is None:
+        return ", for a week at least"
+    return f"; from {moment(floors['next_at']):%a %Y-%m-%d %H:%M} UTC: {_floors(floors['next'])}"
 
 
 def _value(value: Any) -> str:

@@ -105,6 +105,7 @@ def test_a_dry_run_says_what_would_change_and_changes_nothing(world: World, clie
         "joining": ["gpu-5", "gpu-6"],
         "leaving": ["gpu-1", "gpu-2"],
         "differences": [{"path": "pools[h100].nodes", "old": ["gpu-[1-4]"], "new": ["gpu-[3-6]"]}],
+        "floors": [],
         **PLAN.model_dump(mode="json"),
     }
     asked, nodes = world.planned_for
@@ -399,6 +400,20 @@ def test_a_dry_run_is_valid_while_a_source_is_unknown_and_says_so(world: World, 
         [],
         [{"subject": "everything", "reason": "UNKNOWN moves nothing: ledger is unreadable: no answer in 5 s"}],
     )
+
+
+def test_a_pool_with_a_timetable_says_when_its_floors_change(client: TestClient) -> None:
+    """It is Monday, 12:00 UTC: 13:00 in Berlin."""
+    lines = [{"name": "day", "from": "08:00", "until": "18:00", "slurm_floor_nodes": 3}]
+    answer = client.put("/v1/policy?dry_run=true", json={**changed(timetable=lines), "timezone": "Europe/Berlin"})
+    assert answer.json()["floors"] == [
+        {
+            "pool": "h100",
+            "now": {"slurm": 3, "kubernetes": 1},
+            "next": {"slurm": 1, "kubernetes": 1},
+            "next_at": "2026-03-02T17:00:00Z",
+        }
+    ]
 
 
 # --- versions ---

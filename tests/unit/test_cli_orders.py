@@ -272,6 +272,8 @@ NIGHT = """
 def test_times_may_be_written_as_people_write_them(world: World, terminal: Terminal, tmp_path: Path) -> None:
     file = policy_file(tmp_path, GOOD + NIGHT.lstrip("\n"))
     terminal.shown("policy", "apply", file)
+    said = terminal.shown("policy", "check", file)
+    assert "\nfloors of h100 now: slurm 1, kubernetes 1; from Mon 2026-03-02 22:00 UTC: slurm 1, kubernetes 0\n" in said
     shown = terminal.shown("policy", "show")
     assert "    from: '22:00'\n    until: 06:00\n" in shown
     assert "changes: none\n" in terminal.shown("policy", "check", "-", input=shown)
@@ -284,7 +286,8 @@ def test_diff_between_versions(world: World, terminal: Terminal, tmp_path: Path)
     lines = [
         "  pools[h100].nodes: ['gpu-[1-4]'] -> ['gpu-[1-4],gpu-9']",
         "  pools[h100].slurm.floor_nodes: 1 -> 2",
-        "  pools[h100].timetable[night]: none -> {name: night, from: '22:00', until: '06:00', kubernetes_floor_nodes: 0}",
+        "  pools[h100].timetable[night]: none -> "
+        "{name: night, from: '22:00', until: '06:00', kubernetes_floor_nodes: 0}",
     ]
     assert terminal.shown("policy", "diff").splitlines() == ["version 1 to 2:", *lines]
     assert terminal.shown("policy", "diff", "1", "2").splitlines() == ["version 1 to 2:", *lines]

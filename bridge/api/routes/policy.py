@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import datetime, timedelta
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Header, Query, Response
@@ -15,11 +16,20 @@ from bridge.api.inputs import Limit, Remark
 from bridge.api.inventory import InvalidPolicy, inventory, uprooted
 from bridge.api.policy_schema import schema
 from bridge.api.problems import BODY, InputError, Problem, invalid, responses
-from bridge.api.views import Listing, PlanView, PolicyChangeView, PolicyDiffView, PolicyVersionView, WhyView
+from bridge.api.views import (
+    FloorsView,
+    Listing,
+    PlanView,
+    PolicyChangeView,
+    PolicyDiffView,
+    PolicyVersionView,
+    WhyView,
+)
 from bridge.model.errors import Conflict, Invalid, Unreadable
 from bridge.model.ledger import LedgerState
 from bridge.model.ownership import Node
-from bridge.model.policy import Policy
+from bridge.model.policy import Policy, PoolPolicy
+from bridge.planning.timetable import floors, next_change
 from bridge.ports import Ledger
 
 router = APIRouter(prefix="/v1/policy", tags=["policy"], responses=responses())
@@ -112,6 +122,7 @@ def put_policy(
         joining=sorted(names - state.nodes.keys()),
         leaving=sorted(state.nodes.keys() - names),
         differences=differences(state.policy, policy),
+        floors=[_floors(pool, policy.timezone, deps.clock.now()) for pool in policy.pools if pool.timetable],
         moves=planned.moves,
         whys=planned.whys,
     )
@@ -174,6 +185,12 @@ def _planned(policy: Policy, nodes: Sequence[Node], deps: ApiDependencies) -> Pl
         return deps.plan(policy, nodes)
     except Unreadable as error:
         return PlanView(moves=[], whys=[WhyView(subject="everything", reason=f"UNKNOWN moves nothing: {error}")])
+
+
+def _floors(pool: PoolPolicy, timezone: str, now: datetime) -> FloorsView:
+    change = next_change(pool, timezone, now, within=timedelta(days=7))
+    next_at, then = change or (None, None)
+    return FloorsView(pool=pool.name, now=floors(pool, timezone, now), next=then, next_at=next_at)
 
 
 def _invalid_document(message: str) -> Problem:
