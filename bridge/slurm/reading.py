@@ -319,53 +319,53 @@ def _states(record: Record) -> tuple[int, frozenset[str]]:
     return id, frozenset() if _is_over(states) else frozenset(f"{spelled} {state}" for state in states)
 
 
-class _Raw(msgspec.Struct, gc=False):
+class _Raw(msgspec.Struct, gc=False, kw_only=True):
     """The fields of a job record that the bridge reads, under Slurm's names, in the shape of today's data versions.
 
-    The decoder holds records to these types. A record of any other shape is put in here as it is: nothing below trusts
-    a type.
+    The decoder holds records to these types and is fastest where the order is Slurm's. A record of any other shape is
+    put in here as far as it goes, see `_any_job`.
     """
 
-    job_id: int
-    job_state: list[str]
-    state_reason: str | None = None
-    user_name: str | None = None
-    user_id: _Number | int | str | None = None
     account: str | None = None
-    partition: str | None = None
-    qos: str | None = None
-    name: str | None = None
-    priority: _Number | int | None = None
-    node_count: _Number | int | None = None
-    nodes: str | None = None
-    tasks: _Number | int | None = None
-    tasks_per_node: _Number | int | None = None
-    sockets_per_node: _Number | int | None = None
-    tres_per_node: str | None = None
-    tres_per_job: str | None = None
-    tres_per_socket: str | None = None
-    tres_per_task: str | None = None
-    tres_req_str: str | None = None
-    submit_time: _Number | int | None = None
-    eligible_time: _Number | int | None = None
-    start_time: _Number | int | None = None
-    end_time: _Number | int | None = None
-    time_limit: _Number | int | None = None
-    features: str | None = None
-    required_switches: _Number | int | None = None
-    shared: list[str] | None = None
-    exclusive: list[str] | None = None
-    requeue: bool | None = None
-    batch_flag: bool | None = None
-    hold: bool | None = None
-    restart_cnt: _Number | int | None = None
-    resv_name: str | None = None
+    admin_comment: str | None = None
     array_job_id: _Number | int | None = None
     array_max_tasks: _Number | int | None = None
     array_task_string: str | None = None
-    het_job_id: _Number | int | None = None
-    admin_comment: str | None = None
+    batch_flag: bool | None = None
     comment: str | None = None
+    eligible_time: _Number | int | None = None
+    end_time: _Number | int | None = None
+    features: str | None = None
+    het_job_id: _Number | int | None = None
+    job_id: int
+    job_state: list[str]
+    name: str | None = None
+    nodes: str | None = None
+    tasks_per_node: _Number | int | None = None
+    node_count: _Number | int | None = None
+    tasks: _Number | int | None = None
+    partition: str | None = None
+    hold: bool | None = None
+    priority: _Number | int | None = None
+    qos: str | None = None
+    required_switches: _Number | int | None = None
+    requeue: bool | None = None
+    restart_cnt: _Number | int | None = None
+    resv_name: str | None = None
+    shared: list[str] | None = None
+    exclusive: list[str] | None = None
+    sockets_per_node: _Number | int | None = None
+    start_time: _Number | int | None = None
+    state_reason: str | None = None
+    submit_time: _Number | int | None = None
+    time_limit: _Number | int | None = None
+    tres_per_job: str | None = None
+    tres_per_node: str | None = None
+    tres_per_socket: str | None = None
+    tres_per_task: str | None = None
+    tres_req_str: str | None = None
+    user_id: _Number | int | str | None = None
+    user_name: str | None = None
 
 
 class _RawJobs(msgspec.Struct, gc=False):
@@ -443,12 +443,13 @@ _TEXTS = frozenset(
     }
 )
 _LISTS = frozenset({"shared", "exclusive"})
+_FIELDS = tuple(field for field in _Raw.__struct_fields__ if field not in ("job_id", "job_state"))
 
 
 def _any_job(record: Record) -> tuple[_Raw, SlurmJob] | None:
     record = _as_slurmctld_says(record)
     raw = _Raw(job_id=int(record["job_id"]), job_state=list(flags(record.get("job_state"))))
-    for field in _Raw.__struct_fields__[2:]:
+    for field in _FIELDS:
         value = record.get(field)
         setattr(raw, field, _text(value) if field in _TEXTS else list(_words(value)) if field in _LISTS else value)
     job = _job(raw)
