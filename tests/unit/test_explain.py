@@ -169,7 +169,37 @@ def test_nodes_are_grouped_by_reason_with_at_most_five_names() -> None:
         ("6 nodes (n1, n2, n3, n4, n5 and 1 more): busy", "kubectl get pods -A --field-selector spec.nodeName=n1.k"),
         ("1 node (n7): drained by admin: bad DIMM on the slurm side", "scontrol show node n7"),
         ("1 node (n8): changed hands 20 s ago, minimum hold 60 s", "bridgectl nodes n8"),
+        (
+            # 8 usable nodes are 4 each by weight; Slurm wants only 3, and Kubernetes 6
+            "work of kubernetes may be ended for slurm up to its fair share: it owns 1 of 3, it is below that; "
+            "preemption is idle_only",
+            "bridgectl explain pool h100",
+        ),
     ]
+
+
+@pytest.mark.parametrize(
+    ("fleet", "holds", "claim"),
+    [
+        # nothing is theirs without a floor and a weight
+        (Fleet("kk", (job(),), rules=policy(slurm={"weight": 0}, preemption={"mode": "requeue"})), True, "no more"),
+        (
+            Fleet("kk", (job(),), rules=policy(preemption={"mode": "requeue", "max_victims_per_window": 0})),
+            False,
+            "below that",
+        ),
+        (Fleet("kk", (job(),), rules=policy(preemption={"mode": "none"})), True, "below that; preemption is none"),
+        (
+            Fleet("kk", (job(),), rules=policy(slurm={"weight": 0}, teams=[VISION], preemption={"mode": "none"})),
+            True,
+            "team vision is below its guarantee",
+        ),
+    ],
+)
+def test_whether_work_may_be_ended_for_it(fleet: Fleet, holds: bool, claim: str) -> None:
+    link = layer(fleet.told("job", "17").chain, NODES)[-1]
+    assert link.holds is holds
+    assert claim in link.text
 
 
 def test_nodes_that_slurm_plans_are_free_for_the_first_in_its_queue_only() -> None:

@@ -10,6 +10,7 @@ import re
 from collections.abc import Iterator
 
 from bridge.model.ownership import Owner, Side
+from bridge.model.policy import PreemptionMode
 from bridge.planning.explaining.answer import DEVICE_PLUGIN, FIT, NODES, QUOTA, Link
 from bridge.planning.explaining.waiting import Waiting, wishes
 from bridge.planning.refusals import BUSY
@@ -202,6 +203,27 @@ def nodes(waiting: Waiting) -> Iterator[Link]:
     for reason, found in grouped(waiting.refused).items():
         text = f"{count_nodes(len(found))} ({named(found)}): {reason}"
         yield Link(NODES, short, text, {"nodes": len(found)}, command_for(by_name[found[0]], reason))
+    if short:
+        yield from _ending(waiting)
+
+
+def _ending(waiting: Waiting) -> Iterator[Link]:
+    """Whether work of the other side may be ended for it: its side's fair share, its team's guarantee, the mode."""
+    other, share = waiting.side.other, waiting.shares[waiting.side]
+    if not any(p.lease.owner is other.owner and waiting.refused.get(p.name) == BUSY for p in waiting.places):
+        return
+    mode, standing = waiting.pool.preemption.mode, waiting.standing
+    guaranteed = standing is not None and standing.holds_nodes < standing.guarantee_nodes
+    entitled = guaranteed or share.owned_nodes + 1 <= share.fair_nodes
+    whose = f"team {waiting.demand.team} is below its guarantee" if guaranteed else "it is below that"
+    claim = whose if entitled else "it has a claim to no more"
+    text = (
+        f"work of {other} may be ended for {waiting.side} up to its fair share: it owns {share.owned_nodes} of "
+        f"{share.fair_nodes:.4g}, {claim}; preemption is {mode}"
+    )
+    numbers = {"owned_nodes": share.owned_nodes, "fair_nodes": share.fair_nodes, "preemption": str(mode)}
+    holds = not entitled or mode is not PreemptionMode.REQUEUE
+    yield Link(NODES, holds, text, numbers, f"bridgectl explain pool {waiting.pool.name}")
 
 
 def _own_poor(waiting: Waiting) -> frozenset[str]:

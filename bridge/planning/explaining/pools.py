@@ -83,8 +83,9 @@ def _demand(scene: Scene, pool: PoolPolicy) -> Iterator[Link]:
         if not waits:
             continue
         unmet = [demand for demand in waits if scene.told(demand.key)]
+        more = "at least " if scene.told(f"{side} queue") else ""
         asked = sum(demand.nodes for demand in waits)
-        text = f"{side} demands for {count_nodes(asked)} in all: {len(waits)}, not met by the plan: {len(unmet)}"
+        text = f"{side} demands for {count_nodes(asked)} in all: {len(waits)}, not met by the plan: {more}{len(unmet)}"
         text += f", first {unmet[0].key}" if unmet else ""
         numbers = {"demands": len(waits), "asked_nodes": asked, "not_met": len(unmet)}
         yield Link(DEMAND, bool(unmet), text, numbers, "bridgectl plan")
