@@ -10,12 +10,17 @@ SIGNALS = frozenset({"ALRM", "CONT", "HUP", "INT", "QUIT", "TERM", "URG", "USR1"
 error, and cancels the job all the same (seen on 24.11)."""
 
 
+GPU_TYPE = "gpu:"
+"""Begins the feature that tells a node's GPU type, as in ``gpu:h100``."""
+
+
 @dataclass(frozen=True, slots=True)
 class SlurmNode:
     """One node as slurmctld reports it. `states` are Slurm's flags in capitals, e.g. ``{"IDLE", "DRAIN"}``.
 
     `gpus` is the configured number (from Gres), `gpus_used` the allocated one. `reason_set_at` and `reason_user` belong
-    to `reason` and outlive the drain that they once explained.
+    to `reason` and outlive the drain that they once explained. `features` are Slurm's and one for each GPU type that
+    the node tells (``gpu:h100``).
     """
 
     name: str

@@ -20,7 +20,7 @@ from operator import attrgetter, itemgetter
 from bridge.model.demand import Demand, Work
 from bridge.model.ownership import Side
 from bridge.model.policy import Policy, PoolPolicy, Preemption
-from bridge.model.slurm import SlurmJob, SlurmObservation
+from bridge.model.slurm import GPU_TYPE, SlurmJob, SlurmObservation
 from bridge.planning.constraints import alternatives
 
 NODES_WOULD_HELP = frozenset({"", "None", "Resources", "Priority", "ReqNodeNotAvail", "NodeDown", "Reservation"})
@@ -76,8 +76,9 @@ def slurm_queue(pool: PoolPolicy, policy: Policy, seen: SlurmObservation, now: d
     impossible: list[Demand] = []
     waiting = 0
     teams = _teams(policy)
+    types_told = any(feature.startswith(GPU_TYPE) for node in seen.nodes.values() for feature in node.features)
     for alike in shapes.values():
-        gang = _Gang(pool, teams, policy, alike[0], now)
+        gang = _Gang(pool, teams, policy, alike[0], types_told, now)
         count = sum([job.task_count for job in alike])
         why = _impossible(alike[0], pool, nodes)
         if why:
@@ -182,6 +183,7 @@ def _het(components: list[SlurmJob]) -> SlurmJob:
         gpus_per_node=max(job.gpus_per_node for job in components),
         features="" if "" in wishes else "|".join(f"({wish})" for wish in wishes),
         switches=0,
+        gpu_type="" if len({job.gpu_type for job in components}) > 1 else leader.gpu_type,
         exclusive=True,
     )
 
@@ -210,6 +212,7 @@ class _Gang:
     teams: Mapping[str, str]
     policy: Policy
     shape: SlurmJob
+    types_told: bool
     now: datetime
 
     @property
@@ -251,9 +254,16 @@ class _Gang:
             team=self.teams.get(shape.account, shape.account),
             rank=self.policy.priorities.qos.get(shape.qos, 0),
             gpus_per_node=shape.gpus_per_node,
-            features=alternatives(shape.features, shape.node_count),
+            features=self._features(),
             switches=shape.switches,
         )
+
+    def _features(self) -> tuple[frozenset[str], ...]:
+        """Of ``--constraint``, and the GPU type where Slurm's nodes tell theirs."""
+        wishes = alternatives(self.shape.features, self.shape.node_count)
+        if not self.shape.gpu_type or not self.types_told:
+            return wishes
+        return tuple(wish | {GPU_TYPE + self.shape.gpu_type} for wish in wishes or (frozenset[str](),))
 
 
 def _key(job: SlurmJob) -> str:

@@ -29,7 +29,7 @@ import orjson
 
 from bridge.model import hostlists
 from bridge.model.errors import Invalid, Unreadable
-from bridge.model.slurm import SlurmJob, SlurmNode
+from bridge.model.slurm import GPU_TYPE, SlurmJob, SlurmNode
 
 Record = Mapping[str, Any]
 _T = TypeVar("_T")
@@ -251,10 +251,15 @@ def _node(record: Record) -> SlurmNode:
         reason_user=_text(record.get("reason_set_by_user")),
         reason_set_at=_time(record.get("reason_changed_at")),
         partitions=_words(record.get("partitions")),
-        features=_words(record.get("active_features") or record.get("features")),
+        features=_words(record.get("active_features") or record.get("features")) | _gpu_types(record.get("gres")),
         slurmd_started_at=_time(record.get("slurmd_start_time")),
         topology=_text(record.get("topology")),
     )
+
+
+def _gpu_types(gres: object) -> frozenset[str]:
+    """``gpu:h100`` for each type of GPU that the node tells, as a feature that a job may ask for."""
+    return frozenset(f"{GPU_TYPE}{type}" for type in _gpus(_text(gres))[1])
 
 
 def reservations(decoded: Record, prefix: str, source: str = "Slurm reservations") -> dict[str, Reservation]:

@@ -103,6 +103,24 @@ def test_team_rank_and_wishes_come_from_the_job_and_the_policy() -> None:
     assert (other.team, other.rank, other.features) == ("physics", 0, ())
 
 
+@pytest.mark.parametrize(
+    ("node_features", "job", "expected"),
+    [
+        ({"gpu:h100"}, {"gpu_type": "a100"}, [{"gpu:a100"}]),
+        ({"gpu:h100"}, {"gpu_type": "a100", "features": "ib|eth"}, [{"eth", "gpu:a100"}, {"gpu:a100", "ib"}]),
+        ({"gpu:h100"}, {}, []),
+        ({"ib"}, {"gpu_type": "a100"}, []),
+    ],
+)
+def test_a_gpu_type_is_a_wish_where_nodes_tell_theirs(
+    node_features: set[str], job: dict[str, str], expected: list[set[str]]
+) -> None:
+    nodes = {"n1": SlurmNode("n1", frozenset({"IDLE"}), 8, features=frozenset(node_features))}
+    seen = SlurmObservation(NOW, nodes, (replace(JOB, **job),))  # type: ignore[arg-type]
+    (demand,) = slurm_queue(POOL, POLICY, seen, NOW, nodes=4).demands
+    assert list(demand.features) == expected
+
+
 # --- how much ---
 
 

@@ -396,6 +396,19 @@ def test_the_switches_above_a_node() -> None:
     assert reading.nodes({"nodes": [node(topology="core:leaf1")]})["gpu-1"].topology == "core:leaf1"
 
 
+@pytest.mark.parametrize(
+    ("gres", "features"),
+    [
+        ("gpu:h100:8(S:0-1)", {"ib", "gpu:h100"}),
+        ("gpu:h100:4,gpu:a100:4", {"ib", "gpu:h100", "gpu:a100"}),
+        ("gpu:8", {"ib"}),
+        (None, {"ib"}),
+    ],
+)
+def test_a_node_tells_its_gpu_types_as_features(gres: str | None, features: set[str]) -> None:
+    assert reading.nodes({"nodes": [node(gres=gres, features=["ib"])]})["gpu-1"].features == features
+
+
 # --- the fast way ---
 
 
