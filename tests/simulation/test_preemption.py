@@ -273,6 +273,27 @@ def test_the_broker_dies_at_any_call_of_the_story(fleet: Fleet, number: int, whe
     assert fleet.world.slurm.job(job).restarts == 1
 
 
+def test_a_floor_that_is_raised_takes_the_planners_own_victim() -> None:
+    """From the policy to the requeue, with nothing put in by hand: two of four busy nodes are owed to Kubernetes."""
+    fleet = Fleet()
+    fleet.settle()
+    jobs = [running(fleet), running(fleet)]
+    policy = fleet.world.policy(
+        demand_age_s=1,
+        min_hold_s=30,
+        preemption={"mode": "requeue", "signal": "USR1", "grace_s": 20, "min_runtime_s": 0},
+        kubernetes={"floor_nodes": 2},
+    )
+    now = fleet.world.clock.now()
+    fleet.ledger.apply_policy(policy, fleet.world.nodes, replaces=1, author="test", note="", at=now)
+    fleet.run_until(lambda: len(fleet.owned(Owner.KUBERNETES)) == 2, "the floor is kept")
+    fleet.run_for(60)
+    shown = [fleet.world.slurm.job(job) for job in jobs]
+    assert sorted((job.state, job.restarts) for job in shown) == [("PENDING", 1), ("RUNNING", 0)]
+    assert sorted(map(fleet.world.slurm.signals, jobs)) == [(), ("USR1",)]
+    assert len(fleet.owned(Owner.KUBERNETES)) == 2
+
+
 @pytest.mark.parametrize("seed", range(12))
 def test_on_a_day_of_broken_calls_nobody_is_ended_but_victims_and_each_once(seed: int) -> None:
     """``OnlyVictims``, with jobs of every temper, admins, dying brokers and calls that arrive late."""
