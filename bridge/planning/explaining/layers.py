@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 from bridge.model.ownership import Owner, Side
 from bridge.model.policy import PreemptionMode
-from bridge.planning.explaining.answer import DEVICE_PLUGIN, FIT, NODES, QUOTA, Link
+from bridge.planning.explaining.answer import DEVICE_PLUGIN, FIT, NODES, QUOTA, Link, Number
 from bridge.planning.explaining.waiting import Waiting, wishes
 from bridge.planning.refusals import BUSY
 from bridge.planning.snapshot import Place, count_nodes
@@ -61,7 +61,7 @@ def _team(waiting: Waiting) -> Link:
     demand, standing = waiting.demand, waiting.standing
     if standing is None:
         return Link(QUOTA, False, f"no team limit applies to {demand.team or 'it'}", {}, "bridgectl policy show")
-    numbers: dict[str, float | int | str] = {
+    numbers: dict[str, Number] = {
         "holds_nodes": standing.holds_nodes,
         "guarantee_nodes": standing.guarantee_nodes,
         "asked_nodes": demand.nodes,
@@ -221,7 +221,11 @@ def _ending(waiting: Waiting) -> Iterator[Link]:
         f"work of {other} may be ended for {waiting.side} up to its fair share: it owns {share.owned_nodes} of "
         f"{share.fair_nodes:.4g}, {claim}; preemption is {mode}"
     )
-    numbers = {"owned_nodes": share.owned_nodes, "fair_nodes": share.fair_nodes, "preemption": str(mode)}
+    numbers: dict[str, Number] = {
+        "owned_nodes": share.owned_nodes,
+        "fair_nodes": share.fair_nodes,
+        "preemption": str(mode),
+    }
     holds = not entitled or mode is not PreemptionMode.REQUEUE
     yield Link(NODES, holds, text, numbers, f"bridgectl explain pool {waiting.pool.name}")
 
