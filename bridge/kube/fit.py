@@ -40,9 +40,9 @@ class Fleet:
 
     def __init__(self, shapes: Iterable[Shape]) -> None:
         self._shapes = list(shapes)
-        self._names = frozenset(shape.name for shape in self._shapes)
         self._by_label: dict[tuple[str, str], list[Shape]] | None = None
         self._judged: dict[bytes, tuple[frozenset[str] | None, str]] = {}
+        self._sets: dict[frozenset[str], frozenset[str]] = {}
 
     def judge(self, pod: Pod) -> tuple[frozenset[str] | None, str]:
         """(the nodes on which it could run, None where on all of them; why on none, or empty)."""
@@ -61,7 +61,9 @@ class Fleet:
         helps = frozenset(shape.name for shape in self._selected(pod) if fits(pod, shape))
         if not helps:
             return helps, _obstacle(pod, self._shapes)
-        return (None if len(helps) == len(self._names) else helps), ""
+        if len(helps) == len(self._shapes):
+            return None, ""
+        return self._sets.setdefault(helps, helps), ""  # equal ones are one object: they are compared again and again
 
     def _selected(self, pod: Pod) -> Sequence[Shape]:
         """Those with the rarest label that it selects: a pod of one host must not look at thousands."""

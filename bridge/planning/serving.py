@@ -176,6 +176,7 @@ class _Reading:
         self._nodes = {name: node for name, node in seen.nodes.items() if name in names}
         self._all = frozenset(self._nodes)
         self._helpful: dict[frozenset[str], frozenset[str] | None] = {}
+        self._sets: dict[frozenset[str], frozenset[str]] = {}
         self._features: dict[frozenset[str] | None, tuple[frozenset[str], ...]] = {None: ()}
         self._node_size: Size = (
             pool.gpus,
@@ -259,29 +260,35 @@ class _Reading:
             return None
         if pod.helps not in self._helpful:
             here = pod.helps & self._all
-            self._helpful[pod.helps] = None if here == self._all and here else here
+            # Equal sets are one object here: thousands of names are compared again and again otherwise.
+            self._helpful[pod.helps] = None if here == self._all and here else self._sets.setdefault(here, here)
         return self._helpful[pod.helps]
 
     # --- groups and gangs ---
 
     def _groups(self, groups: Mapping[tuple[str, frozenset[str] | None], list[PendingPod]]) -> list[_Waiting]:
         """A group whose pods ask for different nodes (in the middle of a rollout) is told apart by a number."""
+        sets = {helps: sorted(helps or ()) for helps in {helps for _, helps in groups}}
         found: list[_Waiting] = []
         parts: Counter[str] = Counter()
-        for (group, helps), pods in sorted(groups.items(), key=lambda entry: (entry[0][0], _names_of(entry[0][1]))):
+        for (group, helps), pods in sorted(groups.items(), key=lambda entry: (entry[0][0], sets[entry[0][1]])):
             parts[group] += 1
             key = group if parts[group] == 1 else f"{group} ({parts[group]})"
             found.append(_Waiting(key, tuple(pods), helps, self._since(pods), gang=False))
         return found
 
     def _gang(self, gang: str, pods: list[PendingPod]) -> _Waiting:
-        parts = [self._helps(pod) for pod in pods]
-        union = None if None in parts else frozenset().union(*(part for part in parts if part))
-        return _Waiting(gang, tuple(pods), None if union == self._all else union, self._since(pods), gang=True)
+        parts = {self._helps(pod) for pod in pods}
+        helps = parts.pop() if len(parts) == 1 else self._union(parts)
+        return _Waiting(gang, tuple(pods), helps, self._since(pods), gang=True)
+
+    def _union(self, parts: Collection[frozenset[str] | None]) -> frozenset[str] | None:
+        union = frozenset().union(*(self._all if part is None else part for part in parts))
+        return None if union == self._all else union
 
     def _gang_obstacle(self, pods: list[PendingPod]) -> str:
         """A gang that cannot be had whole is not worth a node."""
-        why = next((why for pod in pods if (why := self._obstacle(pod))), "")
+        why = min((why for pod in pods if (why := self._obstacle(pod))), default="")
         concerned = sum(self._concerns(pod) for pod in pods)
         if why or concerned == 0:
             return f"a pod of the gang {why}" if why else ""
@@ -354,10 +361,6 @@ class _Reading:
 def _smallest(amounts: Iterable[int]) -> int:
     """0 is unknown, and no limit."""
     return min((amount for amount in amounts if amount), default=_NO_LIMIT)
-
-
-def _names_of(helps: frozenset[str] | None) -> list[str]:
-    return sorted(helps or ())
 
 
 def _teams(policy: Policy) -> dict[str, str]:

@@ -61,6 +61,59 @@ def test_gpus_of_a_pod(spec: dict[str, Any], gpus: int) -> None:
     assert read_pod(body(spec=spec)).gpus == gpus
 
 
+def asking(cpu: str = "", memory: str = "", **more: Any) -> dict[str, Any]:
+    amounts = {key: text for key, text in (("cpu", cpu), ("memory", memory)) if text}
+    return {"name": "c", "resources": {"requests": amounts}, **more}
+
+
+SIDECAR = {"restartPolicy": "Always"}
+
+
+@pytest.mark.parametrize(
+    ("spec", "cpu_m", "memory_mib"),
+    [
+        ({"containers": [asking("500m", "1Gi"), asking("1.5", "512Mi")]}, 2000, 1536),
+        ({"containers": [asking("1")], "initContainers": [asking("3", "2Gi")]}, 3000, 2048),
+        ({"containers": [asking("3")], "initContainers": [asking("1", **SIDECAR), asking("2")]}, 4000, 0),
+        ({"containers": [asking("1")], "initContainers": [asking("1", **SIDECAR), asking("3")]}, 4000, 0),
+        ({"containers": [asking("1")], "initContainers": [asking("3"), asking("1", **SIDECAR)]}, 3000, 0),
+        ({"containers": [asking("1", "1Gi")], "overhead": {"cpu": "250m", "memory": "120Mi"}}, 1250, 1144),
+        ({"containers": [asking("1")], "resources": {"requests": {"cpu": "4"}}}, 4000, 0),
+        ({"containers": [{"name": "c", "resources": {"limits": {"cpu": "2"}}}]}, 2000, 0),
+        ({"containers": [{"name": "c", "resources": {"limits": {"cpu": "2"}, "requests": {"cpu": "1"}}}]}, 1000, 0),
+        ({"containers": [{"name": "c"}]}, 0, 0),
+        ({"containers": [asking("1", "1Gi")], "nodeName": "n"}, 0, 0),
+    ],
+    ids=[
+        "sum",
+        "large init",
+        "sidecar beside the containers",
+        "init beside an earlier sidecar",
+        "init before a sidecar",
+        "overhead",
+        "the pod as a whole",
+        "limits alone",
+        "requests before limits",
+        "nothing",
+        "placed: not read",
+    ],
+)
+def test_cpu_and_memory_of_a_waiting_pod(spec: dict[str, Any], cpu_m: int, memory_mib: int) -> None:
+    pod = read_pod(body(spec=spec))
+    assert (pod.cpu_m, pod.memory_mib) == (cpu_m, memory_mib)
+
+
+@pytest.mark.parametrize(
+    ("ready", "warm_up_s"),
+    [("True", 95), ("False", 0)],
+    ids=["Ready 95 s after its start", "not Ready yet: nothing to lose"],
+)
+def test_warm_up_is_from_start_to_ready(ready: str, warm_up_s: float) -> None:
+    condition = {"type": "Ready", "status": ready, "lastTransitionTime": "2026-05-04T12:01:40Z"}
+    status = {"phase": "Running", "startTime": "2026-05-04T12:00:05Z", "conditions": [condition]}
+    assert read_pod(body(spec={"nodeName": "n"}, **status)).warm_up_s == warm_up_s
+
+
 RUNS = {"containerStatuses": [{"state": {"running": {}}}]}
 ENDED = {"containerStatuses": [{"state": {"terminated": {}}}]}
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from math import ceil
+from random import Random
 
 import pytest
 from hypothesis import given
@@ -269,6 +270,41 @@ def test_helpful_nodes_of_a_gang_are_those_of_all_its_pods() -> None:
     pods = [replace(MEMBER, helps=frozenset({f"n{i}.example"})) for i in (1, 4)]
     (found,) = queue(*pods, nodes=MIXED)
     assert found.features == ({"node=n1"}, {"node=n4"})
+
+
+WAITING = st.builds(
+    lambda gpus, group, gang, helps, obstacle, priority: replace(
+        POD,
+        gpus=gpus,
+        group=group,
+        gang=gang,
+        gang_pods=3 if gang else 0,
+        helps=helps,
+        obstacle=obstacle,
+        priority=priority,
+    ),
+    st.integers(1, 8),
+    st.sampled_from(["Deployment chat/a", "Deployment chat/b", "Job chat/c"]),
+    st.sampled_from(["", "", "JobSet chat/t"]),
+    st.sampled_from([None, frozenset({"n1.example"}), frozenset({"n3.example", "n4.example"})]),
+    st.sampled_from(["", "", "", NINE, "no shared node has label x=y"]),
+    st.integers(0, 2),
+)
+
+
+@given(st.lists(WAITING, max_size=12), st.randoms())
+def test_the_order_in_which_pods_are_read_changes_nothing(pods: list[PendingPod], chance: Random) -> None:
+    shuffled = list(pods)
+    chance.shuffle(shuffled)
+    assert queue(*pods, nodes=MIXED) == queue(*shuffled, nodes=MIXED)
+
+
+@given(st.lists(WAITING, max_size=12))
+def test_keys_of_what_is_counted_are_unique_and_nodes_suffice(pods: list[PendingPod]) -> None:
+    demands = [demand for demand in queue(*pods, nodes=MIXED) if not demand.impossible]
+    assert len({demand.key for demand in demands}) == len(demands)
+    counted = sum(pod.gpus for pod in pods if not pod.obstacle and not pod.gang)
+    assert sum(demand.nodes for demand in demands) * 8 >= min(counted, 16 * 8)
 
 
 # --- ServingPools ---
