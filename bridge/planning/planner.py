@@ -33,7 +33,7 @@ from bridge.planning.entitlement import SideShare, TeamStanding, held_nodes, sid
 from bridge.planning.headroom import headroom_nodes
 from bridge.planning.refusals import refusal
 from bridge.planning.snapshot import Move, Place, Plan, Snapshot, Why, count_nodes, obstacle, owned_usable
-from bridge.planning.stock import Stock, offers, requirement
+from bridge.planning.stock import Requirement, Stock, requirement
 from bridge.planning.timetable import floors
 
 PLANNER = "policy"
@@ -156,6 +156,8 @@ class _Pool:
     """Nodes that this plan, or what comes anyway, gives to a team."""
     team_loses: dict[str, float] = field(default_factory=dict)
     ended: set[str] = field(default_factory=set)
+    dry: dict[tuple[Side, Requirement, bool], int] = field(default_factory=dict)
+    """At which version of the stock nothing at all was found for whom: nothing is to be found again."""
     said: dict[tuple[Side, bool, int], str] = field(default_factory=dict)
     told: dict[Side, int] = field(default_factory=lambda: dict.fromkeys(Side, 0))
 
@@ -362,6 +364,9 @@ class _Pool:
     def _choose(self, claim: _Claim, count: int) -> _Choice:
         """At most `count` nodes from the sources in order; for a gang all of them or none."""
         demand, source = claim.demand, claim.demand.side.other
+        asked = (demand.side, requirement(demand), self._under_guarantee(demand))
+        if self.dry.get(asked) == self.stock.version:
+            return _Choice()
         found = list(self._place(claim, self._able(demand, self.stock.spare(demand.side)), count, []))
         limit = min(count - len(found), self._above(source, self.shares[source].kept_nodes))
         found += self._place(claim, self._able(demand, self._idle(source)), limit, found)
@@ -372,11 +377,13 @@ class _Pool:
             choice = self._reclaim(claim, count - len(found), found)
             if choice is not None:
                 return _Choice((*found, *choice.places), choice.victims)
+        if not found and not demand.whole:
+            self.dry[asked] = self.stock.version
         return _Choice(tuple(found))
 
     def _able(self, demand: Demand, places: Iterable[Place]) -> list[Place]:
-        required = requirement(demand)
-        return [place for place in places if offers(place, required)]
+        able = self.stock.offering(requirement(demand))
+        return [place for place in places if place.name in able]
 
     def _idle(self, source: Side) -> list[Place]:
         """Idle nodes of `source`, less the headroom that it keeps ready."""
@@ -432,7 +439,11 @@ class _Pool:
             return None
         taken = {place.name for place in found}
         busy = [p for p in self._able(demand, self.stock.busy(source)) if p.name not in taken]
-        return self._cheapest(busy, limit, self._spare_by_team(), claim=claim, found=found)
+        choice = self._cheapest(busy, limit, self._spare_by_team(), claim=claim, found=found)
+        while choice is None and limit > 1 and not demand.whole:
+            limit //= 2
+            choice = self._cheapest(busy, limit, self._spare_by_team(), claim=claim, found=found)
+        return choice
 
     def _cheapest(
         self,
@@ -444,6 +455,8 @@ class _Pool:
         found: Sequence[Place] = (),
     ) -> _Choice | None:
         idle_only = self.pool.preemption.mode is not PreemptionMode.REQUEUE
+        if self._victims_left() == 0 or (idle_only and not self.stock.has_idle_workers):
+            return None
         able: dict[str, Place] = {}
         works: dict[str, Work] = {}
         for place in busy:

@@ -47,6 +47,7 @@ class Stock:
     """Usable nodes that a side has left, `heading` all that it owns or will, `in_flight` all that are in motion."""
     heading: dict[Side, int] = field(init=False)
     in_flight: int = field(init=False)
+    has_idle_workers: bool = field(init=False)
     taken: set[str] = field(default_factory=set)
     claimed: set[str] = field(default_factory=set)
     """Idle or arriving nodes that their own side's queue will use."""
@@ -61,7 +62,8 @@ class Stock:
     _whole: frozenset[str] | None = None
     _by_demand: dict[str, list[Place]] | None = None
     _lines: dict[tuple[Side, Requirement], list[Place]] = field(default_factory=dict)
-    _offering: dict[Requirement, frozenset[str]] = field(default_factory=dict)
+    _offering: dict[Requirement, set[str]] = field(default_factory=dict)
+    _featured: dict[str, set[str]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.rest = {owner: [] for owner in Owner}
@@ -69,8 +71,9 @@ class Stock:
         self.usable = dict.fromkeys(Side, 0)
         self.heading = dict.fromkeys(Side, 0)
         self.in_flight = 0
+        self.has_idle_workers = any(work.idle_worker for work in self.works)
         self._idle = {side: [] for side in Side}
-        for place in self.places:
+        for place in sorted(self.places, key=_by_name):
             if place.handoff is not None:
                 self.in_flight += 1
                 heading = place.heading_for
@@ -91,11 +94,19 @@ class Stock:
 
     # --- what a side has itself ---
 
-    def offering(self, required: Requirement) -> frozenset[str]:
+    def offering(self, required: Requirement) -> Collection[str]:
         """Names of all nodes of the pool that offer what is required."""
         if required not in self._offering:
-            self._offering[required] = frozenset(p.name for p in self.places if offers(p, required))
+            gpus, wishes = required
+            enough = {place.name for place in self.places if place.record.node.gpus >= gpus}
+            wished = [set.intersection(enough, *map(self._having, wish)) for wish in wishes]
+            self._offering[required] = set().union(*wished) if wishes else enough
         return self._offering[required]
+
+    def _having(self, feature: str) -> set[str]:
+        if feature not in self._featured:
+            self._featured[feature] = {place.name for place in self.places if feature in place.features}
+        return self._featured[feature]
 
     def claim(self, demand: Demand) -> list[Place]:
         """Set aside nodes that `demand` will get without a move, at most as many as it needs: those collected for it,
@@ -133,10 +144,9 @@ class Stock:
         """Idle and arriving nodes of `side` that offer what is required, the first to be claimed at the end."""
         if (side, required) not in self._lines:
             able = self.offering(required)
-            idle = sorted((p for p in self._idle[side] if p.name in able), key=_by_name)
             free = (p for p in self.arriving[side] if p.handoff is None or p.handoff.demand not in self.awaited)
-            arriving = sorted((p for p in free if p.name in able), key=_by_name)
-            self._lines[side, required] = [*idle, *arriving][::-1]
+            in_order = (*self._idle[side], *free)
+            self._lines[side, required] = [place for place in in_order if place.name in able][::-1]
         return self._lines[side, required]
 
     def unclaimed(self, side: Side) -> int:

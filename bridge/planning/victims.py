@@ -21,6 +21,9 @@ import numpy as np
 from bridge.model.demand import Work
 from bridge.planning.entitlement import held_nodes
 
+_ROUNDING = 1e-9
+"""Parts of nodes are sums of fractions."""
+
 
 @dataclass(frozen=True, slots=True)
 class Limits:
@@ -51,12 +54,11 @@ def cheapest(works: Iterable[Work], nodes: Collection[str], count: int, limits: 
     """
     if count <= 0:
         return None
-    in_order = sorted(works, key=_cheap_first)
-    on_node = _on_node(in_order, nodes)
-    for rank in sorted({work.rank for work in in_order}):
-        able = {name: on_it for name, on_it in on_node.items() if all(work.rank <= rank for work in on_it)}
-        if len(able) < count:
-            continue
+    on_node = _on_node(sorted(works, key=_cheap_first), nodes, limits)
+    rank_of = {name: max(work.rank for work in on_it) for name, on_it in on_node.items()}
+    # Below the count-th smallest rank there are not enough nodes.
+    for rank in sorted(set(sorted(rank_of.values())[count - 1 :])):
+        able = {name: on_it for name, on_it in on_node.items() if rank_of[name] <= rank}
         chosen = _exact(able, count, limits) or _greedy(able, count, limits)
         if chosen is not None:
             return chosen
@@ -67,14 +69,19 @@ def _cheap_first(work: Work) -> tuple[int, float, int, float, str]:
     return (work.rank, work.loss_gpu_s, work.priority, work.runs_for_s, work.key)
 
 
-def _on_node(works: Sequence[Work], nodes: Collection[str]) -> dict[str, list[Work]]:
-    """What runs on each node that could be freed at all."""
+def _on_node(works: Sequence[Work], nodes: Collection[str], limits: Limits) -> dict[str, list[Work]]:
+    """What runs on each node that could be freed at all: nothing protected, nothing that alone is over the limits."""
     found: dict[str, list[Work]] = {name: [] for name in sorted(nodes)}
+    never: set[str] = set()
     for work in works:
+        spare = limits.spare_nodes.get(work.team, float("inf"))
+        if work.protected or held_nodes(work, limits.gpus_of) > spare + _ROUNDING:
+            never.update(work.nodes)
+            continue
         for name in work.nodes:
             if name in found:
                 found[name].append(work)
-    return {name: on_it for name, on_it in found.items() if on_it and not any(work.protected for work in on_it)}
+    return {name: on_it for name, on_it in found.items() if name not in never and 0 < len(on_it) <= limits.most}
 
 
 # --- exactly, where works are ended block by block ---
@@ -235,7 +242,7 @@ def _within(works: Sequence[Work], limits: Limits) -> bool:
     lost: dict[str, float] = {}
     for work in works:
         lost[work.team] = lost.get(work.team, 0.0) + held_nodes(work, limits.gpus_of)
-    return all(nodes <= limits.spare_nodes.get(team, float("inf")) + 1e-9 for team, nodes in lost.items())
+    return all(nodes <= limits.spare_nodes.get(team, float("inf")) + _ROUNDING for team, nodes in lost.items())
 
 
 def _choice(works: tuple[Work, ...], on_node: Mapping[str, Sequence[Work]], *, exact: bool) -> Choice:
