@@ -344,6 +344,7 @@ def checkpoint_interval_s(job: SlurmJob) -> float | None:
     return None
 
 
+@lru_cache(maxsize=4096)
 def _of_admin(comment: str) -> float | None:
     if "checkpoint_s" not in comment:
         return None
@@ -361,6 +362,7 @@ def _of_admin(comment: str) -> float | None:
 _USERS_WORD = re.compile(r"\bbridge:(?:\s*\w+=\S+)*?\s*checkpoint=(\d{1,9}(?:\.\d{1,3})?)(?=\s|$)")
 
 
+@lru_cache(maxsize=4096)
 def _of_user(comment: str) -> float | None:
     found = _USERS_WORD.search(comment)
     return float(found[1]) if found else None
@@ -384,7 +386,7 @@ class _Works:
             key=_key(leader),
             side=Side.SLURM,
             team=self.teams.get(leader.account, leader.account),
-            nodes=tuple(dict.fromkeys(self.names[node] for job in parts for node in job.nodes if node in self.names)),
+            nodes=tuple(dict.fromkeys([self.names[node] for job in parts for node in job.nodes if node in self.names])),
             gpus=sum(self._gpus(job) for job in parts),
             priority=leader.priority,
             rank=self.policy.priorities.qos.get(leader.qos, 0),

@@ -56,7 +56,8 @@ class Snapshot:
     """One pass's reading of everything. `unknown` lists the sides that could not be read, with the reason.
 
     `demands` are the heads of both queues in the order in which their schedulers would serve them, as far as the nodes
-    of their pool could ever reach; `waiting` counts what is behind them, by side. `works` is what runs on the places.
+    of their pool could ever reach; `waiting` counts all jobs and pods that wait for nodes, those behind the heads too,
+    by side. `works` is what runs on the places.
     `usage` is in GPU-seconds by team, decayed to now. `backoffs` says until when a demand is left alone. `reclaim_s`
     are measured durations of handoffs by destination.
     """
