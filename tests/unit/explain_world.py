@@ -3,7 +3,8 @@
 A fleet is written as one letter a node, ``n1`` first: ``S`` Slurm idle, ``s`` Slurm busy, ``K`` Kubernetes idle, ``k``
 Kubernetes busy, ``>`` and ``<`` in motion to Kubernetes and to Slurm, ``?`` Slurm's but not listed by it, ``a`` Slurm's
 and drained by an admin, ``h`` Kubernetes' and handed over 20 s ago, ``d`` Kubernetes' with 0 of 8 GPUs allocatable,
-``P`` Slurm's without work and planned by its backfill for the first in the queue.
+``P`` Slurm's without work and planned by its backfill for the first in the queue, ``u`` nobody's
+and unusable.
 """
 
 from __future__ import annotations
@@ -153,7 +154,9 @@ class Fleet:
         sight = Sight(_CLOSED, facts) if owner is Owner.KUBERNETES else Sight(facts, _CLOSED)
         idle_since = LONG_AGO if letter in "SKh" else None
         if letter not in "<>":
-            return Place(NodeRecord(node, idle_since), lease, None, sight, frozenset({f"node={node.name}"}))
+            unusable = "process 7 holds /dev/nvidia0" if letter == "u" else ""
+            record = NodeRecord(node, idle_since, unusable=unusable)
+            return Place(record, lease, None, sight, frozenset({f"node={node.name}"}))
         source = Side.SLURM if letter == ">" else Side.KUBERNETES
         began = NOW - timedelta(seconds=2)
         times = (began, began, NOW + timedelta(seconds=300))

@@ -219,6 +219,23 @@ def test_what_is_met_or_about_to_be_is_no_obstacle() -> None:
     )
 
 
+def test_a_gang_larger_than_the_limit_of_handoffs_goes_alone() -> None:
+    found = Fleet("KKKK", (job(17, 4),), rules=policy(max_in_flight=2)).told("job", "17")
+    assert "gets n1, n2, n3, n4" in found.verdict
+    assert not any(link.holds for link in found.chain)
+
+
+def test_a_quarantined_node_is_nobodys_and_no_spare_one() -> None:
+    chain = Fleet("uSS", THREE).told("job", "17").chain
+    assert layer(chain, NODES)[1].text == "1 node (n1): process 7 holds /dev/nvidia0"
+
+
+def test_a_job_behind_those_at_which_a_plan_looks_is_told_so() -> None:
+    fleet = Fleet("kk", tuple(job(id) for id in range(17, 22)))
+    texts = [link.text for link in fleet.told("job", "21").chain if link.holds]
+    assert "it waits with job 17 of alice: jobs of this shape share a node, or come after it" in texts
+
+
 @pytest.mark.parametrize(
     ("name", "verdict"),
     [
@@ -298,6 +315,30 @@ def test_unknown_is_said_and_not_guessed() -> None:
             Fleet("KSS", THREE, snapshot_fields={"backoffs": {"job 17 of alice": NOW + timedelta(seconds=90)}}),
             90,
             "2 nodes are free already, 1 node is idle on the other side; hand-over not measured; not before 90 s",
+        ),
+        # of the four only two may come from Kubernetes above its floor; or only one, as Slurm may own two
+        (
+            Fleet("KKKS", (job(17, 4),), rules=policy(kubernetes={"floor_nodes": 1})),
+            None,
+            "not known: 3 of 4 nodes have a known time (1 node is free already, 2 nodes are idle on the other side)",
+        ),
+        (
+            Fleet("KKKS", (job(17, 4),), rules=policy(slurm={"max_nodes": 2})),
+            None,
+            "not known: 2 of 4 nodes have a known time (1 node is free already, 1 node is idle on the other side)",
+        ),
+        # one of the two jobs on n1 has no time limit
+        (
+            Fleet(
+                "sSS",
+                (
+                    *THREE,
+                    running(12, "n1", gpus=4, exclusive=False),
+                    running(13, "n1", gpus=4, exclusive=False, left_s=None),
+                ),
+            ),
+            None,
+            "not known: 2 of 3 nodes have a known time (2 nodes are free already)",
         ),
         # no time limit, no estimate
         (
@@ -457,7 +498,7 @@ def test_a_team_and_whom_it_waits_behind() -> None:
 
 def test_a_pool_says_how_it_stands() -> None:
     night = {"name": "night", "from": "20:00", "until": "06:00", "slurm_floor_nodes": 1}
-    rules = policy(slurm={"floor_nodes": 2, "lend_limit_nodes": 1}, headroom={"nodes": 1}, timetable=[night])
+    rules = policy(slurm={"floor_nodes": 2, "lend_limit_nodes": 1}, headroom={"nodes": 2}, timetable=[night])
     found = Fleet("SkK>", rules=rules).told("pool", "h100")
     assert found.verdict == (
         "pool h100 has 4 nodes: slurm owns 1, kubernetes owns 3; no floor is broken and no demand waits for a node."
@@ -465,7 +506,7 @@ def test_a_pool_says_how_it_stands() -> None:
     assert [link.text for link in found.chain] == [
         "slurm: floor 2, lends 1 of it now, fair share 3, at most 4; owns 1, 0 busy, wants 0",
         "kubernetes: floor 0, fair share 1, at most 4; owns 3, 1 busy, wants 1",
-        "headroom 1 (fixed): 1 idle node in Kubernetes, 1 arriving",
+        "headroom 2 (fixed): 1 idle node in Kubernetes, 1 arriving",
         "1 node of kubernetes (n2): busy",
         "1 node in motion (n4)",
         "floors change at 2026-03-02 20:00 UTC to slurm 1, kubernetes 0",
