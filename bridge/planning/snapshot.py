@@ -27,10 +27,11 @@ class Place:
     """The leaf switch it is under, or empty."""
     mig: str = ""
     """Its present MIG layout, or empty."""
+    name: str = field(init=False, compare=False)
+    """The node's: kept here, as a plan over thousands of nodes asks for it hundreds of thousands of times."""
 
-    @property
-    def name(self) -> str:
-        return self.record.node.name
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "name", self.record.node.name)
 
     @property
     def heading_for(self) -> Side | None:
