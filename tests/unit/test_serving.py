@@ -266,6 +266,12 @@ def test_a_gang_that_cannot_be_had_whole_is_named(pods: list[PendingPod], why: s
     assert (found.key, found.impossible, found.alike) == ("JobSet chat/train", why, len(pods))
 
 
+def test_a_gang_that_cannot_be_had_is_named_under_the_first_pool_alone() -> None:
+    seen = KubeObservation(NOW, NODES, (MEMBER, replace(MEMBER, obstacle=NINE)))
+    assert len(kube_queue(POOL, POLICY, seen, NAMES, NOW).demands) == 1
+    assert kube_queue(OTHER, POLICY, seen, NAMES, NOW).demands == ()
+
+
 def test_helpful_nodes_of_a_gang_are_those_of_all_its_pods() -> None:
     pods = [replace(MEMBER, helps=frozenset({f"n{i}.example"})) for i in (1, 4)]
     (found,) = queue(*pods, nodes=MIXED)
