@@ -20,7 +20,7 @@ from bridge.api.app import create_app
 from bridge.api.auth import TokenFile
 from bridge.api.dependencies import ApiDependencies
 from bridge.api.explanations import ExplanationView
-from bridge.api.views import Freshness, MoveView, PlanView, SourceView, StatusView, WhyView
+from bridge.api.views import Freshness, MoveView, PlanView, SourceView, StatusView, VictimView, WhyView
 from bridge.kube.port import KubeApi
 from bridge.model.errors import Unreadable
 from bridge.planning.explain import Explanation
@@ -97,7 +97,15 @@ def make_reconciler(
 
 def plan_view(plan: Plan) -> PlanView:
     moves = [
-        MoveView(nodes=list(m.nodes), source=m.source, destination=m.destination, reason=m.reason) for m in plan.moves
+        MoveView(
+            nodes=list(move.nodes),
+            source=move.source,
+            destination=move.destination,
+            reason=move.reason,
+            demand=move.demand,
+            victims=[VictimView.of(victim) for victim in move.victims],
+        )
+        for move in plan.moves
     ]
     return PlanView(moves=moves, whys=[WhyView(subject=why.subject, reason=why.reason) for why in plan.whys])
 

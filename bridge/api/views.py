@@ -8,6 +8,7 @@ from typing import Any, Generic, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from bridge.model.demand import Victim
 from bridge.model.handoff import Handoff, Step
 from bridge.model.ledger import Event, LedgerState, PutSighting, Request, RequestState
 from bridge.model.ownership import Closure, Lease, Owner, Side
@@ -214,6 +215,26 @@ class EventView(View):
         )
 
 
+class VictimView(View):
+    """Work that a handoff may end to empty its node."""
+
+    key: str = Field(examples=["job 12 of bob"])
+    side: Side
+    loss_gpu_s: float = Field(description="GPU-seconds lost: since its last checkpoint, and to start again")
+    signal: str = Field(description="Sent to a Slurm job before its grace begins; empty: none")
+    grace_s: float
+
+    @classmethod
+    def of(cls, victim: Victim) -> VictimView:
+        return cls(
+            key=victim.key,
+            side=victim.side,
+            loss_gpu_s=victim.loss_gpu_s,
+            signal=victim.signal,
+            grace_s=victim.grace_s,
+        )
+
+
 class HandoffView(HandoffBrief):
     """One node on its way, or arrived, or gone back."""
 
@@ -225,6 +246,9 @@ class HandoffView(HandoffBrief):
     began_at: datetime
     ended_at: datetime | None
     outcome: str | None
+    demand: str = Field(description="The demand that the node is collected for; empty for a floor or a person")
+    victims: list[VictimView]
+    signalled_at: datetime | None = Field(description="When the victims were signalled; their grace counts from then")
 
     @classmethod
     def of(cls, handoff: Handoff) -> HandoffView:
@@ -238,6 +262,9 @@ class HandoffView(HandoffBrief):
             began_at=handoff.began_at,
             ended_at=handoff.ended_at,
             outcome=handoff.outcome,
+            demand=handoff.demand,
+            victims=[VictimView.of(victim) for victim in handoff.victims],
+            signalled_at=handoff.signalled_at,
         )
 
 
@@ -293,6 +320,8 @@ class MoveView(View):
     source: Side
     destination: Side
     reason: str = Field(examples=["job 17 waits for 2 nodes since 40 s"])
+    demand: str = Field(default="", description="The demand it serves; empty for a floor", examples=["job 17 of alice"])
+    victims: list[VictimView] = Field(default=[], description="What may be ended for it")
 
 
 class WhyView(View):

@@ -200,6 +200,7 @@ def _one_handoff(broker: Broker, id: str, output: Format) -> None:
             ("took", "" if running else age(handoff["began_at"], handoff["ended_at"])),
             ("deadline", until(handoff["step_deadline_at"], now) if running else ""),
             ("waits for", "; ".join(handoff["blockers"])),
+            ("may end", "; ".join(victim["key"] for victim in handoff["victims"])),
             ("outcome", handoff["outcome"] or ""),
         ]
     )
