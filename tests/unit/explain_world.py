@@ -40,7 +40,7 @@ _ODD = {
     "a": SideFacts(foreign="drained by admin: bad DIMM", idle=True, answers=True),
     "d": replace(_IDLE, ready=False, not_ready="the kubelet offers 0 of 8 GPUs"),
     "s": _BUSY,
-    "P": _BUSY,
+    "P": replace(_BUSY, planned=True),
     "k": _BUSY,
 }
 

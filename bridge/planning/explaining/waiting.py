@@ -119,8 +119,7 @@ class Waiting:
 
     def is_planned(self, place: Place) -> bool:
         """Free, and kept by Slurm's backfill for the first job in its queue: no work is on it."""
-        slurm = self.scene.slurm_node(place) if self.side is Side.SLURM else None
-        return slurm is not None and slurm.states == {"IDLE", "PLANNED"}
+        return place.sight.side(self.side).planned
 
     def _mismatch(self, place: Place) -> str:
         gpus = place.record.node.gpus
