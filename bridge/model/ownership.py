@@ -20,7 +20,7 @@ class Side(StrEnum):
 
     @property
     def owner(self) -> Owner:
-        return Owner(self.value)
+        return Owner.SLURM if self is Side.SLURM else Owner.KUBERNETES
 
 
 class Owner(StrEnum):
@@ -32,7 +32,9 @@ class Owner(StrEnum):
 
     @property
     def side(self) -> Side | None:
-        return None if self is Owner.BRIDGE else Side(self.value)
+        if self is Owner.BRIDGE:
+            return None
+        return Side.SLURM if self is Owner.SLURM else Side.KUBERNETES
 
 
 @dataclass(frozen=True, slots=True)

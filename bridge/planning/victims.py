@@ -8,12 +8,13 @@ works are ended all or not at all, and the cheapest set is a minimum knapsack co
 programming. Where gangs share nodes with other works, and where limits forbid the exact answer, works are taken by the
 smallest loss for each node that they free, and a reverse pass then gives back what was not needed.
 
-Rank goes before loss: work of a higher rank is ended only if all of the lower ranks cannot free the nodes.
+Rank goes before loss: nothing of a higher rank is ended if the lower ranks can free the nodes. Where they cannot, loss
+decides among all works up to the lowest rank that can.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -48,7 +49,9 @@ class Choice:
 
 
 def cheapest(works: Iterable[Work], nodes: Collection[str], count: int, limits: Limits) -> Choice | None:
-    """The cheapest works whose end frees at least `count` of `nodes`; None when that cannot be, within `limits`.
+    """The cheapest works whose end frees at least `count` of `nodes` within `limits`; None when none are found.
+
+    None may also mean that limits bind so tightly that the search by smallest loss ran into them: nobody is ended then.
 
     `works` must hold everything that runs on `nodes`. A node with a protected work, or with none, is not freed.
     """
@@ -57,12 +60,38 @@ def cheapest(works: Iterable[Work], nodes: Collection[str], count: int, limits: 
     on_node = _on_node(sorted(works, key=_cheap_first), nodes, limits)
     rank_of = {name: max(work.rank for work in on_it) for name, on_it in on_node.items()}
     # Below the count-th smallest rank there are not enough nodes.
-    for rank in sorted(set(sorted(rank_of.values())[count - 1 :])):
+    ranks = sorted(set(sorted(rank_of.values())[count - 1 :]))
+
+    def up_to(rank: int) -> Choice | None:
         able = {name: on_it for name, on_it in on_node.items() if rank_of[name] <= rank}
-        chosen = _exact(able, count, limits) or _greedy(able, count, limits)
-        if chosen is not None:
-            return chosen
-    return None
+        return _exact(able, count, limits) or _greedy(able, count, limits)
+
+    if not ranks or not _enough(on_node, count, limits):
+        return None
+    return _lowest(ranks, up_to)
+
+
+def _lowest(ranks: Sequence[int], up_to: Callable[[int], Choice | None]) -> Choice | None:
+    """The choice with the lowest rank that has one, by halving: what a rank can free a higher one can, too."""
+    found = up_to(ranks[-1])
+    low, high = 0, len(ranks) - 1
+    while found is not None and low < high:
+        middle = (low + high) // 2
+        better = up_to(ranks[middle])
+        if better is None:
+            low = middle + 1
+        else:
+            found, high = better, middle
+    return found
+
+
+def _enough(on_node: Mapping[str, Sequence[Work]], count: int, limits: Limits) -> bool:
+    """Whether as many works as may be ended could free `count` nodes, if each were alone on all of its nodes."""
+    sizes: dict[str, int] = {}
+    for on_it in on_node.values():
+        for work in on_it:
+            sizes[work.key] = sizes.get(work.key, 0) + 1
+    return sum(sorted(sizes.values(), reverse=True)[: limits.most]) >= count
 
 
 def _cheap_first(work: Work) -> tuple[int, float, int, float, str]:
