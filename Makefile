@@ -7,7 +7,7 @@ UV := $(VENV)/bin/uv
 
 include testbed/testbed.mk
 
-.PHONY: help setup lock demo test check lint types layers unit testbed-fresh integration e2e bench docs clean
+.PHONY: help setup lock demo test check lint types layers unit testbed-fresh integration e2e bench mutants docs clean
 
 help: ## what there is
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sort | awk -F ':.*## ' '{printf "  %-16s %s\n", $$1, $$2}'
@@ -57,8 +57,11 @@ e2e: setup ## the scenarios on the testbed with the bridge; writes build/e2e/han
 	@testbed/bin/up bridge
 	@$(PY) -m pytest -q tests/e2e
 
-bench: setup ## how long planning takes, on one core; writes build/bench/plan.json
+bench: setup ## how long reading and planning take, on one core; writes build/bench/{plan,observation}.json
 	@$(PY) -m tests.bench
+
+mutants: setup ## drop one rule of the planner at a time and see a test fail
+	@$(PY) -m tests.bench.mutations
 
 docs: setup ## pages made from code
 	@$(PY) -m bridge.lifecycle.diagram > docs/lifecycle.md

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from tests.bench import planning
+from tests.bench import observation_kube, observation_slurm, planning
 
 OUT = Path(__file__).parents[2] / "build" / "bench"
 
@@ -19,6 +19,9 @@ def main() -> None:
     found = planning.rows()
     write("plan.json", found)
     sys.stdout.write(planning.growth(found) + "\n")
+    seen = [*observation_slurm.rows(), *observation_kube.rows()]
+    write("observation.json", seen)
+    sys.stdout.writelines(f"{row}\n" for row in seen)
 
 
 def write(name: str, rows: Sequence[Mapping[str, object]]) -> None:

@@ -153,6 +153,14 @@ class TestTwoQueuesThatReclaimFromEachOtherForEver:
         after = replace(after, works=(*after.works, *pods), demands=(serving(nodes - taken), *again))
         assert ended_by(after, used) == []
 
+    def test_whoever_has_nothing_of_its_own_ends_nobody_even_where_the_other_side_wants_less_than_it_has(self) -> None:
+        # two idle nodes, which changed hands just now; without a weight Kubernetes' fair share is 0
+        snapshot = fleet("ssSS", serving(1), works=(job(1, "n1", loss=0), job(2, "n2", loss=0)))
+        young = [replace(p, lease=replace(p.lease, owner_since=_ago(1))) for p in snapshot.places[2:]]
+        snapshot = replace(snapshot, places=(*snapshot.places[:2], *young))
+        assert victims(snapshot, requeue(kubernetes={"weight": 0})) == []
+        assert victims(snapshot, requeue()) == ["job 1"]
+
     def test_who_was_reclaimed_from_does_not_go_first_for_having_nothing_now(self) -> None:
         """Its team's use of the past week counts, not that it holds nothing since a minute ago."""
         requeued = replace(gang(1, key="job 1 again"), team="ml")
@@ -253,6 +261,15 @@ class TestAShareOfWhatWasNeverAdmitted:
         snapshot = fleet("ks", *asking, replace(serving(1), team="web"), usage={"web": 100.0})
         spare = replace(snapshot, places=(*snapshot.places, _spare(3)))
         assert [move.demand for move in plan(spare, policy(), NOW).moves] == ["job 0"]
+
+    @pytest.mark.parametrize("winner", ["default/chat", "job 17 of alice"])
+    def test_rank_goes_before_what_was_used(self, winner: str) -> None:
+        waiting = (replace(gang(1), team="ml"), replace(serving(1), team="web"))
+        asking = tuple(replace(demand, rank=int(demand.key == winner)) for demand in waiting)
+        for usage in ({"ml": 900.0, "web": 100.0}, {"ml": 100.0, "web": 900.0}):
+            snapshot = fleet("ks", *asking, usage=usage)
+            spare = replace(snapshot, places=(*snapshot.places, _spare(3)))
+            assert [move.demand for move in plan(spare, policy(), NOW).moves] == [winner]
 
     def test_a_long_queue_makes_the_fair_share_of_its_side_no_larger(self) -> None:
         # 4 nodes, half each: nothing of the two that Slurm runs is ended for 100 waiting pods' nodes
