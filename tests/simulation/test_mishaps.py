@@ -33,6 +33,8 @@ WRITES = (
     "slurm.hold",
     "slurm.resume",
     "slurm.release",
+    "slurm.signal",
+    "slurm.requeue",
     "kube.want",
     "kube.inspect",
     "ledger.commit",
@@ -70,11 +72,27 @@ def bad_day(seed: int) -> Fleet:
 
 
 def _policy(rng: random.Random) -> dict[str, object]:
+    floor_nodes = rng.choice([0, 0, 1])
     return {
         "min_hold_s": rng.choice([0, 5]),
         "failure_backoff_s": 30,
-        "slurm": {"floor_nodes": rng.choice([0, 0, 1])},
-        "kubernetes": {"floor_nodes": rng.choice([0, 0, 1]), "max_nodes": rng.choice([None, 3])},
+        "gang_deadline_s": rng.choice([60, 1800]),
+        "gang_backoff_s": 30,
+        "slurm": {"floor_nodes": floor_nodes, "lend_limit_nodes": rng.choice([0, floor_nodes])},
+        "kubernetes": {
+            "floor_nodes": rng.choice([0, 0, 1]),
+            "max_nodes": rng.choice([None, 3]),
+            "weight": rng.choice([0, 1, 3]),
+        },
+        "headroom": {"nodes": rng.choice([0, 0, 1])},
+        "preemption": {
+            "mode": rng.choice(["none", "idle_only", "requeue", "requeue"]),
+            "signal": rng.choice(["", "USR1"]),
+            "grace_s": rng.choice([2, 20]),
+            "min_runtime_s": 0,
+            "respite_s": 60,
+            "window_s": 120,
+        },
     }
 
 
