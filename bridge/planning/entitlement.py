@@ -26,12 +26,14 @@ class SideShare:
     """One side of a pool, in nodes.
 
     `owned_nodes` are usable or on their way to it; `busy_nodes` of them run something. `wanted_nodes` is what it could
-    use now: busy and demanded. `kept_nodes` is how far the other side may have its idle ones: its floor, less what it
-    lends while it does not want it itself. `ceiling_nodes` is the most it may own, `fair_nodes` its share.
+    use now: busy and demanded. `unlent_nodes` is what it has of its floor whether it wants it or not, `kept_nodes` how
+    far the other side may have its idle ones: that, or as much of its floor as it wants. `ceiling_nodes` is the most
+    it may own, `fair_nodes` its share.
     """
 
     side: Side
     floor_nodes: int
+    unlent_nodes: int
     kept_nodes: int
     ceiling_nodes: int
     fair_nodes: float
@@ -62,11 +64,13 @@ def side_shares(
     wanted = {side: busy[side] + demanded[side] for side in Side}
     total = sum(owned.values())
     fair = _fair(pool, total, floors, wanted)
+    unlent = {side: max(0, floors[side] - pool.share(side).lend_limit_nodes) for side in Side}
     return {
         side: SideShare(
             side=side,
             floor_nodes=floors[side],
-            kept_nodes=max(floors[side] - pool.share(side).lend_limit_nodes, min(floors[side], wanted[side])),
+            unlent_nodes=unlent[side],
+            kept_nodes=max(unlent[side], min(floors[side], wanted[side])),
             ceiling_nodes=ceiling(pool, side, floors, len(places)),
             fair_nodes=fair[side],
             owned_nodes=owned[side],

@@ -152,6 +152,8 @@ class _Pool:
     whys: list[Why] = field(default_factory=list)
     granted: dict[Side, int] = field(default_factory=lambda: dict.fromkeys(Side, 0))
     """Nodes that this plan gives to a side."""
+    coming: dict[Side, int] = field(default_factory=lambda: dict.fromkeys(Side, 0))
+    """Of those, nodes for a floor that no demand counts on yet."""
     team_gets: dict[str, int] = field(default_factory=dict)
     """Nodes that this plan, or what comes anyway, gives to a team."""
     team_loses: dict[str, float] = field(default_factory=dict)
@@ -179,29 +181,31 @@ class _Pool:
     # --- floors, and nodes of no use ---
 
     def _restore_floor(self, side: Side) -> None:
+        """What a side has whether it wants it or not. What it lends and wants back, its demands fetch, see `_owed`."""
         share = self.shares[side]
-        lacking = share.owed_nodes
+        lacking = share.unlent_nodes - share.owned_nodes
         if lacking <= 0:
             return
         reason = (
-            f"{side} has {count_nodes(share.owned_nodes, 'usable or arriving')}, it is owed {share.kept_nodes} "
+            f"{side} has {count_nodes(share.owned_nodes, 'usable or arriving')}, it never lends {share.unlent_nodes} "
             f"of its floor {share.floor_nodes}"
         )
         count = min(lacking, self._may_start(), self._room(side))
-        for place, ended in self._floor_nodes(side.other, count):
+        spare = self.stock.spare(side)[:count]
+        owned = self._floor_nodes(side.other, count - len(spare), self.stock.any_of(side.other))
+        for place, ended in (*((place, ()) for place in spare), *owned):
             self._move((place,), side, reason, ended=ended)
+        self.coming[side] = self.granted[side]
         short = lacking - self.granted[side]
         if short > 0:
             self._why(f"floor of {side}", f"{reason}; {self._why_short(side, need_idle=False)}")
 
-    def _floor_nodes(self, source: Side, count: int) -> list[tuple[Place, tuple[Work, ...]]]:
-        """At most `count` nodes for a broken floor: spare, idle, then those whose emptying costs least."""
-        found: list[tuple[Place, tuple[Work, ...]]] = [(p, ()) for p in self.stock.spare(source.other)[:count]]
-        able = self.stock.any_of(source)
-        left = max(0, min(count - len(found), self._above(source, self.shares[source].kept_nodes)))
+    def _floor_nodes(self, source: Side, count: int, able: Sequence[Place]) -> list[tuple[Place, tuple[Work, ...]]]:
+        """At most `count` nodes for a broken floor, of those `able`: idle ones, then the cheapest to empty."""
+        left = max(0, min(count, self._above(source, self.shares[source].kept_nodes)))
         idle = sorted((p for p in able if p.sight.side(source).idle), key=self._longest_idle)
-        found += [(place, ()) for place in idle[:left]]
-        left -= len(idle[:left])
+        found: list[tuple[Place, tuple[Work, ...]]] = [(place, ()) for place in idle[:left]]
+        left -= len(found)
         mode = self.pool.preemption.mode
         if left <= 0 or mode is PreemptionMode.NONE:
             return found
@@ -285,8 +289,11 @@ class _Pool:
                 self.stock.release(has)
                 self._tell(demand, no)
                 continue
-            self._count_for_team(demand, len(has))
-            found.append(_Claim(demand, has, demand.nodes - len(has)))
+            lacking = demand.nodes - len(has)
+            arriving = min(lacking, self.coming[side])
+            self.coming[side] -= arriving
+            self._count_for_team(demand, len(has) + arriving)
+            found.append(_Claim(demand, has, lacking - arriving))
         return found
 
     def _over_quota(self, demand: Demand, more_nodes: int) -> str:
@@ -373,6 +380,10 @@ class _Pool:
         if len(found) < count and self.pool.preemption.mode is not PreemptionMode.NONE:
             limit = min(count - len(found), self._above(source, self._needed(source)) - self._given(found, source))
             found += self._place(claim, self._able(demand, self.stock.soon(source)), limit, found)
+        owed = self._owed(claim, count - len(found), found)
+        if owed:
+            places, works = zip(*owed, strict=True)
+            return _Choice((*found, *places), tuple({work.key: work for each in works for work in each}.values()))
         if len(found) < count and self.pool.preemption.mode is not PreemptionMode.NONE:
             choice = self._reclaim(claim, count - len(found), found)
             if choice is not None:
@@ -380,6 +391,19 @@ class _Pool:
         if not found and not demand.whole:
             self.dry[asked] = self.stock.version
         return _Choice(tuple(found))
+
+    def _owed(self, claim: _Claim, count: int, found: Sequence[Place]) -> list[tuple[Place, tuple[Work, ...]]]:
+        """Nodes of its own floor that the side has lent and now wants back, whatever is on them."""
+        demand, source = claim.demand, claim.demand.side.other
+        share = self.shares[demand.side]
+        lent = share.kept_nodes - share.owned_nodes - self.granted[demand.side] - len(found)
+        wanted = min(count, lent)
+        if wanted <= 0 or (demand.whole and wanted < count):
+            return []
+        taken = {place.name for place in found}
+        able = [place for place in self._able(demand, self.stock.any_of(source)) if place.name not in taken]
+        nodes = self._floor_nodes(source, wanted, able)
+        return [] if demand.whole and len(nodes) < count else nodes
 
     def _able(self, demand: Demand, places: Iterable[Place]) -> list[Place]:
         able = self.stock.offering(requirement(demand))

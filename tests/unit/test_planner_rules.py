@@ -382,3 +382,24 @@ def test_what_slurm_plans_for_the_head_of_its_queue_is_neither_fetched_again_nor
     snapshot = replace(snapshot, places=(*snapshot.places[:2], *kept))
     assert moved(snapshot) == {"slurm": ("n1", "n2")}
     assert moved(replace(snapshot, demands=(serving(3),))) == {}
+
+
+class TestWhatIsLentAndWantedBack:
+    """A floor of 3 that lends 3: a gang fetches it under one lease, a floor that is never lent comes by itself."""
+
+    LENDING = policy(slurm={"floor_nodes": 3, "lend_limit_nodes": 3})
+
+    def test_a_gang_fetches_its_floor_whole_from_under_pods(self) -> None:
+        assert moved(fleet("kkkk", gang(3)), self.LENDING) == {"slurm": ("n1", "n2", "n3")}
+        assert moved(fleet("kkkk", gang(4)), self.LENDING) == {}, "the fourth is beyond the floor"
+
+    def test_serving_pods_are_not_ended_for_what_a_side_does_not_want(self) -> None:
+        assert moved(fleet("kkkk"), self.LENDING) == {}
+
+    def test_nodes_that_come_for_a_floor_are_not_fetched_for_a_gang_once_more(self) -> None:
+        assert moved(fleet("kKKK", gang(2)), policy(slurm={"floor_nodes": 2})) == {"slurm": ("n2",), "slurm'": ("n3",)}
+        assert moved(fleet("kKKK", gang(3)), policy(slurm={"floor_nodes": 2})) == {
+            "slurm": ("n2",),
+            "slurm'": ("n3",),
+            "slurm''": ("n4",),
+        }
