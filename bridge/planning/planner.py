@@ -362,6 +362,7 @@ class _Pool:
         lacks = f", {claim.lacking} lacking" if claim.lacking < demand.nodes else ""
         reason = f"{demand.key} waits for {count_nodes(demand.nodes)}{lacks}"
         if demand.whole:
+            reason += _spread((*claim.has, *chosen.places), demand)
             self._move(chosen.places, demand.side, reason, demand=demand.key, ended=chosen.victims)
             return
         for place in chosen.places:
@@ -640,6 +641,15 @@ def _grouped(refused: Mapping[str, str]) -> list[str]:
     for name, reason in refused.items():
         kinds.setdefault(re.sub(r"\d+", "N", reason), []).append(name)
     return [f"{count_nodes(len(names))} ({names[0]}…): {refused[names[0]]}" for names in kinds.values()]
+
+
+def _spread(places: Iterable[Place], demand: Demand) -> str:
+    """Under how many switches a gang comes to be: what is more than it asked for costs it bandwidth."""
+    switches = {place.switch for place in places}
+    if "" in switches or demand.nodes == 1:
+        return ""
+    wish = f", it asked for at most {demand.switches}" if 0 < demand.switches < len(switches) else ""
+    return f", under {len(switches)} switch{'es' if len(switches) > 1 else ''}{wish}"
 
 
 def _costs(ended: Sequence[Work]) -> str:

@@ -356,6 +356,9 @@ def test_a_gang_is_put_under_as_few_switches_as_can_be() -> None:
     switches = {"n1": "a", "n2": "a", "n3": "b", "n4": "b", "n5": "b"}
     placed = replace(snapshot, places=tuple(replace(p, switch=switches[p.name]) for p in snapshot.places))
     assert moved(placed) == {"slurm": ("n3", "n4", "n5")}
+    assert planned(placed, policy()).moves[0].reason == "job 17 of alice waits for 3 nodes, under 1 switch"
+    wider = replace(placed, demands=(replace(gang(4), switches=1),))
+    assert planned(wider, policy()).moves[0].reason.endswith("under 2 switches, it asked for at most 1")
 
 
 def test_of_a_long_queue_only_the_first_are_told_each_why() -> None:
