@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import secrets
 import signal
@@ -45,6 +46,15 @@ class SystemClock:
 
     def monotonic_s(self) -> float:
         return time.monotonic()
+
+
+def collect_rarely() -> None:
+    """Have the garbage collector walk everything alive a hundred times less often than by default.
+
+    A long queue is half a million long-lived objects and each plan makes as many short-lived ones, none of them in a
+    cycle: by default full collections take a third of a plan (`make bench`: 0.65 s at most instead of 0.42 s).
+    """
+    gc.set_threshold(100_000, 50, 100)
 
 
 def new_id() -> str:
@@ -146,6 +156,7 @@ def _source(reconciler: Reconciler, source: str) -> SourceView:
 def serve() -> None:
     """Run a broker: API and reconciler in one process, until SIGTERM or SIGINT."""
     logs.configure(LogSettings())
+    collect_rarely()
     api = ApiSettings()
     clock = SystemClock()
     ledger = open_ledger(StoreSettings())

@@ -73,8 +73,11 @@ def cheapest(works: Iterable[Work], nodes: Collection[str], count: int, limits: 
 
 def _lowest(ranks: Sequence[int], up_to: Callable[[int], Choice | None]) -> Choice | None:
     """The choice with the lowest rank that has one, by halving: what a rank can free a higher one can, too."""
+    found = up_to(ranks[0])
+    if found is not None or len(ranks) == 1:
+        return found
     found = up_to(ranks[-1])
-    low, high = 0, len(ranks) - 1
+    low, high = 1, len(ranks) - 1
     while found is not None and low < high:
         middle = (low + high) // 2
         better = up_to(ranks[middle])
@@ -276,6 +279,7 @@ def _within(works: Sequence[Work], limits: Limits) -> bool:
 
 def _choice(works: tuple[Work, ...], on_node: Mapping[str, Sequence[Work]], *, exact: bool) -> Choice:
     ended = {work.key: work for work in works}
-    freed = tuple(name for name, on_it in on_node.items() if _is_free(on_it, ended))
+    touched = sorted({name for work in works for name in work.nodes if name in on_node})
+    freed = tuple(name for name in touched if _is_free(on_node[name], ended))
     in_order = tuple(sorted(works, key=_cheap_first))
     return Choice(in_order, freed, sum(work.loss_gpu_s for work in works), exact)

@@ -8,13 +8,15 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from bridge.wiring import collect_rarely
 from tests.bench import observation_kube, observation_slurm, planning
 
 OUT = Path(__file__).parents[2] / "build" / "bench"
 
 
 def main() -> None:
-    """One core, and the garbage collector as it is in production: on."""
+    """One core, and the garbage collector as it is in production."""
+    collect_rarely()
     os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
     found = planning.rows()
     write("plan.json", found)
