@@ -91,7 +91,7 @@ def _spared(work: Work, preempted: Sequence[Preempted], pool: PoolPolicy, now: d
     respite = timedelta(seconds=pool.preemption.respite_s)
     if work.protected or not any(past.key == work.key and now - past.at < respite for past in preempted):
         return work
-    return replace(work, protected=f"was a victim in the last {pool.preemption.respite_s:.0f} s")
+    return replace(work, protected=f"was a victim in the last {pool.preemption.respite_s:g} s")
 
 
 def _uncounted(
@@ -245,7 +245,7 @@ class _Pool:
         ]
         since_s = (self.now - max(began)).total_seconds() if began else float("inf")
         if since_s < self.pool.batch_window_s:
-            return f"moves began {since_s:.0f} s ago, demand is gathered for {self.pool.batch_window_s:.0f} s"
+            return f"moves began {since_s:.0f} s ago, demand is gathered for {self.pool.batch_window_s:g} s"
         return ""
 
     def _is_out(self, place: Place) -> bool:
@@ -335,7 +335,7 @@ class _Pool:
             return True
         waited_s = self._waited_s(demand)
         if waited_s < self.pool.demand_age_s:
-            self._tell(demand, f"waits for {waited_s:.0f} s, counted from {self.pool.demand_age_s:.0f} s on")
+            self._tell(demand, f"waits for {waited_s:.0f} s, counted from {self.pool.demand_age_s:g} s on")
             return False
         over = self._over_quota(demand, claim.lacking if demand.whole else 1)
         if over:

@@ -25,7 +25,7 @@ def refusal(place: Place, source: Side, pool: PoolPolicy, now: datetime, *, need
     idle_s = place.idle_for_s(now)
     if idle_s < 0:
         return BUSY
-    return f"idle for {idle_s:.0f} s, needed {pool.idle_age_s:.0f} s" if idle_s < pool.idle_age_s else ""
+    return f"idle for {idle_s:.0f} s, needed {pool.idle_age_s:g} s" if idle_s < pool.idle_age_s else ""
 
 
 def lasting_refusal(place: Place, source: Side, now: datetime) -> str:
@@ -46,5 +46,5 @@ def hold_refusal(place: Place, pool: PoolPolicy, now: datetime) -> str:
     """``NoFlap``: a node that changed hands stays for the minimum hold."""
     held_s = (now - place.lease.owner_since).total_seconds()
     if held_s < pool.min_hold_s:
-        return f"changed hands {held_s:.0f} s ago, minimum hold {pool.min_hold_s:.0f} s"
+        return f"changed hands {held_s:.0f} s ago, minimum hold {pool.min_hold_s:g} s"
     return ""

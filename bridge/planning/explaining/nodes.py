@@ -146,7 +146,7 @@ def _policy(scene: Scene, place: Place, pool: PoolPolicy) -> Iterator[Link]:
     yield Link(POLICY, bool(held), held or "its minimum hold is over", numbers, "bridgectl policy show")
     idle_s = place.idle_for_s(now)
     if idle_s >= 0:
-        text = f"idle for {idle_s:.0f} s, given away after {pool.idle_age_s:.0f} s"
+        text = f"idle for {idle_s:.0f} s, given away after {pool.idle_age_s:g} s"
         yield Link(
             POLICY,
             idle_s < pool.idle_age_s,
