@@ -220,6 +220,7 @@ class VictimView(View):
 
     key: str = Field(examples=["job 12 of bob"])
     side: Side
+    job: int | None = Field(description="The Slurm job that is requeued; none: a pod, which is evicted", examples=[12])
     loss_gpu_s: float = Field(description="GPU-seconds lost: since its last checkpoint, and to start again")
     signal: str = Field(description="Sent to a Slurm job before its grace begins; empty: none")
     grace_s: float
@@ -229,6 +230,7 @@ class VictimView(View):
         return cls(
             key=victim.key,
             side=victim.side,
+            job=victim.job,
             loss_gpu_s=victim.loss_gpu_s,
             signal=victim.signal,
             grace_s=victim.grace_s,
