@@ -79,8 +79,8 @@ MUTATIONS = (
         "self.pool.preemption.max_victims_per_window",
     ),
     Mutation("ended twice in a minute", "planner.py", "now - past.at < respite", "False"),
-    Mutation("protected works are ended", "victims.py", "not any(work.protected for work in on_it)", "True"),
-    Mutation("rank does not protect", "victims.py", "all(work.rank <= rank for work in on_it)", "True"),
+    Mutation("protected works are ended", "victims.py", "if work.protected or held_nodes", "if held_nodes"),
+    Mutation("rank does not protect", "victims.py", "if rank_of[name] <= rank}", "if True}"),
     Mutation(
         "half a gang moves",
         "planner.py",

@@ -55,17 +55,21 @@ _MOTIONS = st.sampled_from([None] * 6 + [Step.CLOSE, Step.EMPTY, Step.OPEN, Step
 
 
 @st.composite
-def places(draw: st.DrawFn, number: int, *, calm: bool = False) -> Place:
-    """With `calm`, at rest and with nothing wrong, and owned by a side."""
+def places(draw: st.DrawFn, number: int, *, calm: bool = False, crowd: Side | None = None) -> Place:
+    """With `calm`, at rest and with nothing wrong, and owned by a side; with `crowd`, mostly busy with that side."""
     name = f"n{number}"
     motion = None if calm else draw(_MOTIONS)
     source = draw(st.sampled_from(list(Side)))
     owner = source.owner if calm else draw(_OWNERS)
+    if crowd is not None:
+        owner = draw(st.sampled_from([crowd.owner] * 4 + [crowd.other.owner]))
     handoff = None
     if motion is not None:
         owner = {Step.OPEN: source.other.owner, Step.REPROVE: source.owner}.get(motion, Owner.BRIDGE)
         handoff = in_motion(name, source, motion, demand=draw(st.sampled_from(["", "", "g1", "s1"])))
-    here = draw(st.sampled_from([OFFERED, _BUSY])) if calm else draw(_HERE)
+    here = draw(st.sampled_from([OFFERED, OFFERED, _BUSY])) if calm else draw(_HERE)
+    if crowd is not None:
+        here = draw(st.sampled_from([_BUSY] * 5 + [OFFERED]))
     other = SHUT if calm else draw(_AWAY)
     age_s = 3600 if calm else draw(AGES_S)
     return Place(
@@ -122,13 +126,15 @@ def demands(draw: st.DrawFn, number: int, side: Side | None = None) -> Demand:
         nodes=draw(st.integers(1, 5)),
         whole=whole,
         priority=draw(st.integers(0, 2)),
-        since=NOW - timedelta(seconds=draw(AGES_S)),
+        since=NOW - timedelta(seconds=draw(st.sampled_from([0, 1, 5, 30, 60, 1000, 3600]))),
         team=draw(st.sampled_from(TEAMS)),
         rank=draw(st.sampled_from([0, 0, 1])),
-        gpus_per_node=draw(st.sampled_from([0, 8, 8, 9])),
-        features=draw(st.sampled_from([(), (), (frozenset({"h100"}),), (frozenset({"ib"}), frozenset({"h100"}))])),
+        gpus_per_node=draw(st.sampled_from([0] * 3 + [8] * 6 + [9])),
+        features=draw(
+            st.sampled_from([(), (), (), (), (frozenset({"h100"}),), (frozenset({"ib"}), frozenset({"h100"}))])
+        ),
         switches=draw(st.sampled_from([0, 0, 1])),
-        impossible=draw(st.sampled_from(["", "", "", "", "no node is large enough"])),
+        impossible=draw(st.sampled_from([""] * 9 + ["no node is large enough"])),
     )
 
 
@@ -174,9 +180,12 @@ def _work(draw: st.DrawFn, key: str, side: Side, nodes: tuple[str, ...], gpus: i
 
 
 @st.composite
-def fleets(draw: st.DrawFn, *, calm: bool = False, nodes: int = 7, wishes: int = 4) -> Snapshot:
-    size, wanting = draw(st.integers(1, nodes)), draw(st.integers(0, wishes))
-    standing = tuple(draw(places(number, calm=calm)) for number in range(1, size + 1))
+def fleets(draw: st.DrawFn, *, calm: bool = False, crowded: bool = False, wishes: int = 4) -> Snapshot:
+    """With `crowded`, one side has nearly all nodes, with works on them, and only the other side wants any."""
+    size, wanting = draw(st.integers(2 if crowded else 1, 7)), draw(st.integers(min(1, wishes), wishes))
+    crowd = draw(st.sampled_from(list(Side))) if crowded else None
+    asking = crowd.other if crowd else None
+    standing = tuple(draw(places(number, calm=calm or crowded, crowd=crowd)) for number in range(1, size + 1))
     running = draw(works(standing))
     lately = st.builds(
         Preempted,
@@ -185,9 +194,10 @@ def fleets(draw: st.DrawFn, *, calm: bool = False, nodes: int = 7, wishes: int =
         st.sampled_from([NOW - timedelta(seconds=age_s) for age_s in (1, 700, 5000)]),
         st.just(1.0),
     )
+    queue = tuple(draw(demands(number, asking)) for number in range(1, wanting + 1))
     return Snapshot(
-        places=standing,
-        demands=tuple(draw(demands(number)) for number in range(1, wanting + 1)),
+        places=tuple(_collected(place, queue) for place in standing),
+        demands=queue,
         works=running,
         usage={team: draw(st.sampled_from([0.0, 100.0, 900.0])) for team in TEAMS},
         backoffs={} if calm else draw(st.dictionaries(st.just("g1"), st.just(NOW + timedelta(seconds=9)), max_size=1)),
@@ -195,13 +205,21 @@ def fleets(draw: st.DrawFn, *, calm: bool = False, nodes: int = 7, wishes: int =
     )
 
 
+def _collected(place: Place, queue: tuple[Demand, ...]) -> Place:
+    """A node is on its way for a demand of the side that it goes to, or for none."""
+    handoff = place.handoff
+    if handoff is None or any(d.key == handoff.demand and d.side is not place.heading_for for d in queue):
+        return replace(place, handoff=handoff and replace(handoff, demand=""))
+    return place
+
+
 def _share(draw: st.DrawFn) -> dict[str, object]:
-    floor = draw(st.sampled_from([0, 0, 1, 2, 3]))
+    floor = draw(st.sampled_from([0, 0, 0, 1, 2, 3]))
     return {
         "floor_nodes": floor,
-        "max_nodes": draw(st.sampled_from([None, None, None, floor, floor + 1, floor + 3])),
+        "max_nodes": draw(st.sampled_from([None] * 7 + [floor, floor + 1, floor + 3])),
         "lend_limit_nodes": draw(st.integers(0, floor)),
-        "borrow_limit_nodes": draw(st.sampled_from([None, None, None, 0, 1, 3])),
+        "borrow_limit_nodes": draw(st.sampled_from([None] * 7 + [0, 1, 3])),
         "weight": draw(st.sampled_from([0, 1, 1, 2])),
     }
 
@@ -227,13 +245,13 @@ def policies(draw: st.DrawFn, *, modes: tuple[str, ...] = ("none", "idle_only", 
         "min_hold_s": draw(st.sampled_from([0, 10, 60])),
         "batch_window_s": 0,
         "max_in_flight": draw(st.sampled_from([1, 2, 8, 8])),
-        "max_maintenance_nodes": draw(st.sampled_from([None, None, None, 0, 2])),
+        "max_maintenance_nodes": draw(st.sampled_from([None] * 7 + [0, 2])),
     }
     teams = [
         {
             "name": team,
             "guarantee_nodes": draw(st.sampled_from([0, 0, 1, 2])),
-            "borrow_limit_nodes": draw(st.sampled_from([None, None, 0, 2])),
+            "borrow_limit_nodes": draw(st.sampled_from([None, None, None, None, 0, 2])),
             "weight": draw(st.sampled_from([0, 1, 2])),
         }
         for team in TEAMS[:2]

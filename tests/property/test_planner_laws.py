@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import random
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import timedelta
 from itertools import pairwise
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from bridge.model.demand import Demand, Work
-from bridge.model.ownership import Owner, Side
+from bridge.model.handoff import Step
+from bridge.model.ownership import Mark, Owner, Side
 from bridge.model.policy import Policy, PreemptionMode
 from bridge.planning.entitlement import ceiling, held_nodes
 from bridge.planning.planner import plan
@@ -25,6 +27,7 @@ from tests.property.fleets import (
     demands,
     fleets,
     idle_node,
+    in_motion,
     policies,
     standing,
 )
@@ -89,6 +92,33 @@ def said(planned: Plan) -> set[tuple[object, ...]]:
     }
 
 
+def seen_as(place: Place, side: Side, **facts: object) -> Place:
+    wrong = replace(place.sight.side(side), **facts)  # type: ignore[arg-type]
+    return replace(place, sight=replace(place.sight, **{str(side): wrong}))
+
+
+STRAY = Mark("lease0009", 9, 9)
+SPOILED: dict[str, Callable[[Place, Side], Place]] = {
+    "UNKNOWN where it is": lambda place, source: seen_as(place, source, unknown="timeout"),
+    "UNKNOWN where it goes": lambda place, source: seen_as(place, source.other, unknown="timeout"),
+    "drained where it is": lambda place, source: seen_as(place, source, foreign="drained by admin: bad DIMM"),
+    "cordoned where it goes": lambda place, source: seen_as(place, source.other, foreign="cordoned"),
+    "a mark where it is": lambda place, source: seen_as(place, source, stray_mark=STRAY),
+    "a mark where it goes": lambda place, source: seen_as(place, source.other, stray_mark=STRAY),
+    "dead where it is": lambda place, source: seen_as(place, source, answers=False),
+    "dead where it goes": lambda place, source: seen_as(place, source.other, answers=False),
+    "in motion": lambda place, source: replace(place, handoff=in_motion(place.name, source, Step.EMPTY)),
+    "backing off": lambda place, _: replace(
+        place, record=replace(place.record, backoff_until=NOW + timedelta(seconds=1))
+    ),
+}
+"""What forbids a move whatever it is for. The node's side is the second argument."""
+
+
+some_or_crowded = fleets() | fleets(crowded=True)
+"""Works are ended in hardly any arbitrary fleet."""
+
+
 class TestConservation:
     @given(fleets(), policies())
     def test_no_node_is_in_two_moves_and_each_leaves_its_owner(self, snapshot: Snapshot, policy: Policy) -> None:
@@ -113,6 +143,20 @@ class TestConservation:
                     assert facts.stray_mark is None
                     assert side is not move.source or not facts.foreign
 
+    @given(fleets(calm=True), policies(), st.sampled_from(sorted(SPOILED)), st.randoms(use_true_random=False))
+    def test_a_node_that_would_have_moved_stays_when_something_is_wrong_with_it(
+        self, snapshot: Snapshot, policy: Policy, wrong: str, rng: random.Random
+    ) -> None:
+        moves = plan(snapshot, policy, NOW).moves
+        assume(moves)
+        move = rng.choice(moves)
+        name = rng.choice(move.nodes)
+        spoiled = replace(
+            snapshot,
+            places=tuple(SPOILED[wrong](p, move.source) if p.name == name else p for p in snapshot.places),
+        )
+        assert name not in names(plan(spoiled, policy, NOW).moves)
+
     @given(fleets(), policies())
     def test_no_node_is_sent_to_where_it_is_of_no_use(self, snapshot: Snapshot, policy: Policy) -> None:
         for move in plan(snapshot, policy, NOW).moves:
@@ -127,7 +171,7 @@ class TestConservation:
 
 
 class TestLimits:
-    @given(fleets(), policies())
+    @given(some_or_crowded, policies())
     def test_no_plan_breaks_a_floor(self, snapshot: Snapshot, policy: Policy) -> None:
         """``FloorHolds``: a side that loses usable nodes keeps what it does not lend; one below that loses none."""
         after = begun(snapshot, plan(snapshot, policy, NOW))
@@ -157,7 +201,8 @@ class TestLimits:
     def test_the_minimum_hold_is_kept_unless_a_floor_is_broken(self, snapshot: Snapshot, policy: Policy) -> None:
         """``NoFlap``. What its owner cannot use goes home at once, too: nobody's work is disturbed by that."""
         for move in plan(snapshot, policy, NOW).moves:
-            if not move.demand:
+            owed = owned_usable(snapshot.places, move.destination) < floors(policy)[move.destination]
+            if owed or not move.demand:
                 continue
             for place in moved_places(snapshot, move):
                 if place.lease.owner is not Owner.BRIDGE:
@@ -183,7 +228,7 @@ class TestLimits:
 
 
 class TestVictims:
-    @given(fleets(), policies())
+    @given(some_or_crowded, policies())
     def test_nobody_is_a_victim_who_is_protected_or_was_one_lately(self, snapshot: Snapshot, policy: Policy) -> None:
         respite = timedelta(seconds=policy.pools[0].preemption.respite_s)
         lately = {past.key for past in snapshot.preempted if NOW - past.at < respite}
@@ -191,13 +236,13 @@ class TestVictims:
             assert not work.protected
             assert work.key not in lately
 
-    @given(fleets(), policies())
+    @given(some_or_crowded, policies())
     def test_works_are_ended_only_where_the_policy_says_so(self, snapshot: Snapshot, policy: Policy) -> None:
         mode = policy.pools[0].preemption.mode
         for work in ended_works(snapshot, plan(snapshot, policy, NOW)):
             assert mode is PreemptionMode.REQUEUE or (mode is PreemptionMode.IDLE_ONLY and work.idle_worker)
 
-    @given(fleets(), policies())
+    @given(some_or_crowded, policies())
     def test_a_victim_runs_on_a_node_that_moves_and_all_that_runs_there_is_a_victim(
         self, snapshot: Snapshot, policy: Policy
     ) -> None:
@@ -212,21 +257,21 @@ class TestVictims:
                 on_it = {work.key for work in snapshot.works if place.name in work.nodes}
                 assert on_it <= keys or not on_it & keys
 
-    @given(fleets(), policies())
+    @given(some_or_crowded, policies())
     def test_no_more_victims_than_the_window_allows(self, snapshot: Snapshot, policy: Policy) -> None:
         asked = policy.pools[0].preemption
         lately = sum(NOW - past.at < timedelta(seconds=asked.window_s) for past in snapshot.preempted)
         ended = ended_works(snapshot, plan(snapshot, policy, NOW))
         assert not ended or lately + len(ended) <= asked.max_victims_per_window
 
-    @given(fleets(), policies(modes=("requeue",)))
+    @given(some_or_crowded, policies(modes=("requeue",)))
     def test_no_team_is_taken_below_its_guarantee(self, snapshot: Snapshot, policy: Policy) -> None:
         ended = ended_works(snapshot, plan(snapshot, policy, NOW))
         for team in policy.teams:
             lost = sum(_nodes(work) for work in ended if work.team == team.name)
             assert lost == 0 or _holds(snapshot, team.name) - lost >= team.guarantee_nodes - 1e-9
 
-    @given(fleets(), policies(modes=("requeue",)))
+    @given(some_or_crowded, policies(modes=("requeue",)))
     def test_a_borrower_with_nothing_of_its_own_ends_nobody(self, snapshot: Snapshot, policy: Policy) -> None:
         """A side without floor and weight, asking for teams without a guarantee."""
         for move in plan(snapshot, policy, NOW).moves:
@@ -246,7 +291,7 @@ def _holds(snapshot: Snapshot, team: str) -> float:
 
 
 class TestDemand:
-    @given(fleets(), policies())
+    @given(some_or_crowded, policies())
     def test_a_gang_gets_all_it_lacks_under_one_lease_or_nothing(self, snapshot: Snapshot, policy: Policy) -> None:
         """``WholeGang``: with the nodes of its one move, those under way and those idle there, it can start."""
         moves = plan(snapshot, policy, NOW).moves
@@ -314,7 +359,7 @@ def _in_line(demand: Demand) -> tuple[int, str]:
 
 
 class TestSteadiness:
-    @given(fleets(), policies(), st.randoms(use_true_random=False))
+    @given(some_or_crowded, policies(), st.randoms(use_true_random=False))
     def test_the_order_of_nodes_demands_and_works_decides_nothing(
         self, snapshot: Snapshot, policy: Policy, rng: random.Random
     ) -> None:
@@ -332,14 +377,14 @@ class TestSteadiness:
     def test_the_same_snapshot_gives_the_same_plan(self, snapshot: Snapshot, policy: Policy) -> None:
         assert plan(snapshot, policy, NOW) == plan(snapshot, policy, NOW)
 
-    @given(fleets(), policies())
+    @given(some_or_crowded, policies())
     def test_a_plan_that_was_begun_is_not_planned_again(self, snapshot: Snapshot, policy: Policy) -> None:
         """But for one that sends an unusable node home: that makes room under a maximum, which a floor may then use."""
         planned = plan(snapshot, policy, NOW)
         again = plan(begun(snapshot, planned), policy, NOW)
         assert again.moves == () or any(move.reason.startswith("of no use") for move in planned.moves)
 
-    @given(fleets(calm=True), policies())
+    @given(fleets(calm=True) | fleets(crowded=True), policies())
     @settings(max_examples=200)
     def test_no_node_comes_back_while_nothing_else_changes(self, snapshot: Snapshot, policy: Policy) -> None:
         """No circle: six plans, each carried out at once and the nodes old enough to be taken again."""
@@ -352,7 +397,7 @@ class TestSteadiness:
                     went[name] = move.destination
             snapshot = carried_out(snapshot, planned)
 
-    @given(fleets(calm=True, wishes=2), policies(modes=("requeue",)))
+    @given(fleets(crowded=True, wishes=2), policies(modes=("requeue",)))
     @settings(max_examples=200)
     def test_victims_that_ask_for_nodes_again_do_not_start_a_circle(self, snapshot: Snapshot, policy: Policy) -> None:
         """Whoever got nodes runs on them, as cheap to end as can be; who was ended waits again. All come to rest."""
