@@ -62,7 +62,7 @@ class SlurmPort(Protocol):
         ...
 
     def requeue(self, job: int, nodes: Collection[str]) -> None:
-        """End a job that runs on one of `nodes`, whole, and put it back into the queue, to start anew as soon as it can.
+        """End a job that runs on one of `nodes`, whole, and put it back into the queue, to start anew.
 
         A job that does not run there is left alone and no failure; one that may not be requeued is left running, and
         the call fails. Where the job runs is read right before, as Slurm has no compare-and-set: in the moment between

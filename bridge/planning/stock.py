@@ -60,7 +60,7 @@ class Stock:
     _soon: dict[Side, list[Place]] = field(default_factory=dict)
     _works_on: dict[str, list[Work]] | None = None
     _whole: frozenset[str] | None = None
-    _by_demand: dict[str, list[Place]] | None = None
+    _by_demand: dict[tuple[Side, str], list[Place]] | None = None
     _lines: dict[tuple[Side, Requirement], list[Place]] = field(default_factory=dict)
     _offering: dict[Requirement, set[str]] = field(default_factory=dict)
     _featured: dict[str, set[str]] = field(default_factory=dict)
@@ -112,7 +112,7 @@ class Stock:
         """Set aside nodes that `demand` will get without a move, at most as many as it needs: those collected for it,
         then idle ones, then others that are on their way to its side."""
         able = self.offering(requirement(demand))
-        found = [p for p in self._collected_for(demand.key) if p.name in able and self._here(p)][: demand.nodes]
+        found = [p for p in self._collected_for(demand) if p.name in able and self._here(p)][: demand.nodes]
         self.claimed.update(place.name for place in found)
         self.version += bool(found)
         line = self._line(demand.side, requirement(demand))
@@ -132,13 +132,15 @@ class Stock:
             self.version += 1
             self._lines.clear()
 
-    def _collected_for(self, key: str) -> list[Place]:
+    def _collected_for(self, demand: Demand) -> list[Place]:
+        """Nodes on their way to its side for it; those that go back from where they were fetched are not."""
         if self._by_demand is None:
             self._by_demand = {}
-            for place in (*self.arriving[Side.SLURM], *self.arriving[Side.KUBERNETES]):
-                if place.handoff is not None and place.handoff.demand:
-                    self._by_demand.setdefault(place.handoff.demand, []).append(place)
-        return self._by_demand.get(key, [])
+            for side, places in self.arriving.items():
+                for place in places:
+                    if place.handoff is not None and place.handoff.demand:
+                        self._by_demand.setdefault((side, place.handoff.demand), []).append(place)
+        return self._by_demand.get((demand.side, demand.key), [])
 
     def _line(self, side: Side, required: Requirement) -> list[Place]:
         """Idle and arriving nodes of `side` that offer what is required, the first to be claimed at the end."""

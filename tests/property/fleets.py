@@ -196,21 +196,13 @@ def fleets(draw: st.DrawFn, *, calm: bool = False, crowded: bool = False, wishes
     )
     queue = tuple(draw(demands(number, asking)) for number in range(1, wanting + 1))
     return Snapshot(
-        places=tuple(_collected(place, queue) for place in standing),
+        places=standing,
         demands=queue,
         works=running,
         usage={team: draw(st.sampled_from([0.0, 100.0, 900.0])) for team in TEAMS},
         backoffs={} if calm else draw(st.dictionaries(st.just("g1"), st.just(NOW + timedelta(seconds=9)), max_size=1)),
         preempted=() if calm else tuple(draw(st.lists(lately, max_size=2))),
     )
-
-
-def _collected(place: Place, queue: tuple[Demand, ...]) -> Place:
-    """A node is on its way for a demand of the side that it goes to, or for none."""
-    handoff = place.handoff
-    if handoff is None or any(d.key == handoff.demand and d.side is not place.heading_for for d in queue):
-        return replace(place, handoff=handoff and replace(handoff, demand=""))
-    return place
 
 
 def _share(draw: st.DrawFn) -> dict[str, object]:

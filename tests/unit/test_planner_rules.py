@@ -302,6 +302,12 @@ class TestGangs:
         snapshot = replace(snapshot, places=(replace(snapshot.places[0], handoff=collected), *snapshot.places[1:]))
         assert [move.demand for move in planned(snapshot, policy()).moves] == ["other"]
 
+    def test_a_node_that_goes_back_from_a_gang_does_not_count_for_it(self) -> None:
+        snapshot = fleet(">K", gang(1, key="first"))
+        going_back: Handoff = replace(snapshot.places[0].handoff, demand="first")  # type: ignore[type-var]
+        snapshot = replace(snapshot, places=(replace(snapshot.places[0], handoff=going_back), snapshot.places[1]))
+        assert [move.demand for move in planned(snapshot, policy()).moves] == ["first"]
+
 
 class TestHeadroom:
     def test_idle_nodes_are_kept_ready_beyond_demand(self) -> None:
