@@ -1,8 +1,8 @@
 """What other schedulers were once reported to get wrong, as fleets that can be worked out by hand.
 
 Each class is one kind of report, as gang schedulers of both worlds have met it, told in the bridge's words. Fleets are
-words as in `test_planner`: ``S`` and ``K`` idle, ``s`` and ``k`` busy, ``<`` and ``>`` in motion. With equal weights and no
-floors, each side's fair share is half of the nodes.
+words as in `test_planner`: ``S`` and ``K`` idle, ``s`` and ``k`` busy, ``<`` and ``>`` in motion. With equal
+weights and no floors, each side's fair share is half of the nodes.
 """
 
 from __future__ import annotations
