@@ -18,6 +18,7 @@ import httpx
 
 REPOSITORY = Path(__file__).parents[2]
 STATE = REPOSITORY / "build" / "testbed"
+BRIDGECTL = str(REPOSITORY / ".venv" / "bin" / "bridgectl")
 NODES = ("gpu-1", "gpu-2", "gpu-3", "gpu-4")
 HOLD = "/var/lib/fakegpu/hold"
 EVIDENCE = "/var/lib/fakegpu/double-booked"
@@ -135,9 +136,13 @@ class Slurm:
     def __call__(self, *command: str, user: str = "root", check: bool = True) -> str:
         return run("docker", "compose", "exec", "-T", "--user", user, "slurmctld", *command, check=check)
 
-    def sbatch(self, *options: str, script: str = "sleep 1000000", user: str = "alice") -> int:
-        """Submits a job of whole nodes, each task of which locks its node's 8 GPUs; the job's id."""
-        wrap = f"srun --ntasks-per-node=1 {HOLD} sh -c '{script}'"
+    def sbatch(self, *options: str, script: str = "sleep 1000000", user: str = "alice", catches: str = "") -> int:
+        """Submits a job of whole nodes, each task of which locks its node's 8 GPUs; the job's id.
+
+        `catches`: a signal that its batch script survives; what the tasks do about it is up to `script`.
+        """
+        caught = f"trap : {catches}; " if catches else ""
+        wrap = f"{caught}srun --ntasks-per-node=1 {HOLD} sh -c '{script}'"
         standard = ("--parsable", "--exclusive", "--gpus-per-node=8", "--ntasks-per-node=1", "--output=/tmp/job-%j.out")
         return int(self("sbatch", "--chdir=/tmp", *standard, *options, f"--wrap={wrap}", user=user))
 
@@ -180,6 +185,11 @@ class Bridge:
         headers |= more.pop("headers", {})
         return httpx.request(method, f"{self.url}{path}", headers=headers, timeout=15, **more)
 
+    def ctl(self, *arguments: str, stdin: str = "") -> str:
+        """What `bridgectl` prints, for an admin."""
+        target = ("--url", self.url, "--token-file", str(STATE / "tokens" / "admin"))
+        return run(BRIDGECTL, *target, *arguments, stdin=stdin)
+
     def get(self, path: str) -> Json:
         try:
             answer = self.call("GET", path)
@@ -191,7 +201,8 @@ class Bridge:
         found: Json = answer.json()
         return found
 
-    def apply_policy(self, **pool: Any) -> None:
+    @staticmethod
+    def policy(**pool: Any) -> Json:
         """One pool of all four nodes with quick hysteresis; `pool` overrides its fields."""
         fields = {
             "name": "shared",
@@ -204,9 +215,11 @@ class Bridge:
             "min_hold_s": 1,
             "failure_backoff_s": 2,
         }
+        return {"pools": [{**fields, **pool}]}
+
+    def apply_policy(self, **pool: Any) -> None:
         version = self.call("GET", "/v1/policy").headers["ETag"]
-        body = {"pools": [{**fields, **pool}]}
-        answer = self.call("PUT", "/v1/policy", json=body, headers={"If-Match": version})
+        answer = self.call("PUT", "/v1/policy", json=self.policy(**pool), headers={"If-Match": version})
         assert answer.status_code in (200, 201), f"policy refused: {answer.status_code} {answer.text}"
 
     def nodes(self) -> dict[str, Json]:

@@ -179,9 +179,7 @@ def test_every_link_resolves(page: str) -> None:
 
 def test_each_invariant_is_stated_where_the_architecture_says() -> None:
     rows = re.findall(r"^\| ([A-Z][A-Za-z]+) \| (`[^|]+) \|", text_of("ARCHITECTURE.md"), re.MULTILINE)
-    promised = re.findall(
-        r"`([A-Z][A-Za-z]+)`", text_of("README.md").partition("## The promises")[2].split("\n\n")[1]
-    )
+    promised = re.findall(r"`([A-Z][A-Za-z]+)`", text_of("README.md").partition("## The promises")[2].split("\n\n")[1])
     assert [name for name, _ in rows] == promised
     for name, modules in rows:
         for module in re.findall(r"`([^`]+)`", modules):
