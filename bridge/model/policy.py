@@ -416,9 +416,6 @@ class Policy(_Document):
         """The team of a Slurm account; an account that nobody lists is a team of its own name."""
         return next((team.name for team in self.teams if account in team.accounts), account)
 
-    def team_of_namespace(self, namespace: str) -> str:
-        return next((team.name for team in self.teams if namespace in team.namespaces), namespace)
-
 
 def _unique(what: str, names: Iterable[str], *at: str | int, key: str = "") -> None:
     """Raise at the second place at which a name stands in the list at `at`."""

@@ -22,6 +22,8 @@ from bridge.model.ownership import Side
 from bridge.model.policy import Policy, PoolPolicy, Preemption
 from bridge.model.slurm import GPU_TYPE, SlurmJob, SlurmObservation
 from bridge.planning.constraints import alternatives
+from bridge.planning.losses import loss_gpu_s, too_young
+from bridge.planning.snapshot import in_line
 
 NODES_WOULD_HELP = frozenset({"", "None", "Resources", "Priority", "ReqNodeNotAvail", "NodeDown", "Reservation"})
 """Slurm's pending reasons that more nodes can cure. A dependency, a hold or a limit is not cured by nodes."""
@@ -303,7 +305,7 @@ def _merged(impossible: list[Demand]) -> Iterator[Demand]:
         by_reason.setdefault(demand.impossible, []).append(demand)
     for reason in sorted(by_reason):
         same = by_reason[reason]
-        first = min(same, key=lambda demand: (-demand.priority, demand.since, demand.key))
+        first = min(same, key=in_line)
         yield replace(first, alike=sum(demand.alike for demand in same))
 
 
@@ -315,10 +317,9 @@ def slurm_works(
 ) -> tuple[Work, ...]:
     """What runs on the shared nodes, het components together. `names`: Slurm's node name -> the bridge's.
 
-    Loss = GPUs x (seconds since the last checkpoint + seconds to restart), with the last checkpoint at
-    start + floor(run / interval) x interval (DOMAIN: "checkpoint-aware victims"), or at the start without an interval.
-    The interval is the job's own word (see `checkpoint_interval_s`), else the policy's. A job on whole nodes counts
-    all their GPUs, and a job that asks for none as one a node, or else it would cost nothing to end.
+    What ending one loses is `losses.loss_gpu_s`. The interval is the job's own word (see `checkpoint_interval_s`),
+    else the policy's. A job on whole nodes counts all their GPUs, and a job that asks for none as one a node, or else
+    it would cost nothing to end.
     """
     together: dict[int, list[SlurmJob]] = {}
     for job in seen.jobs:
@@ -417,10 +418,9 @@ class _Works:
         return max(asked, sum(node.gpus for name in job.nodes if (node := self.seen.nodes.get(name))))
 
     def _loss_gpu_s(self, job: SlurmJob) -> float:
-        runs_for_s = self._runs_for_s(job)
         interval_s = checkpoint_interval_s(job) or self.preemption.checkpoint_interval_s
-        unsaved_s = runs_for_s % interval_s if interval_s else runs_for_s
-        return (self._gpus(job) or len(job.nodes)) * (unsaved_s + self.preemption.restart_s)
+        gpus = self._gpus(job) or len(job.nodes)
+        return loss_gpu_s(gpus, self._runs_for_s(job), interval_s, self.preemption.restart_s)
 
     def _protected(self, job: SlurmJob) -> str:
         never = self.preemption.never
@@ -435,7 +435,4 @@ class _Works:
         ):
             if name in names:
                 return f"its {kind} {name} is never a victim"
-        runs_for_s = self._runs_for_s(job)
-        if runs_for_s < self.preemption.min_runtime_s:
-            return f"it has run for {runs_for_s:.0f} s of at least {self.preemption.min_runtime_s:.0f} s"
-        return ""
+        return too_young(self._runs_for_s(job), self.preemption)

@@ -32,7 +32,7 @@ from bridge.planning import placement, victims
 from bridge.planning.entitlement import SideShare, TeamStanding, held_nodes, side_shares, team_standings
 from bridge.planning.headroom import headroom_nodes
 from bridge.planning.refusals import refusal
-from bridge.planning.snapshot import Move, Place, Plan, Snapshot, Why, count_nodes, obstacle, owned_usable
+from bridge.planning.snapshot import Move, Place, Plan, Snapshot, Why, count_nodes, in_line, obstacle, owned_usable
 from bridge.planning.stock import Requirement, Stock, requirement
 from bridge.planning.timetable import floors
 
@@ -67,23 +67,20 @@ def _pool(
     places = snapshot.of_pool(pool.name)
     names = {place.name for place in places}
     works = [_spared(work, snapshot.preempted, pool, now) for work in snapshot.works if names.intersection(work.nodes)]
-    demands = sorted((d for d in snapshot.demands if d.pool == pool.name), key=_in_line)
-    counted = [demand for demand in demands if not _uncounted(demand, pool, snapshot, teams, len(places), now)]
+    demands = sorted((d for d in snapshot.demands if d.pool == pool.name), key=in_line)
+    judged = [(demand, _uncounted(demand, snapshot, teams, len(places), now)) for demand in demands]
+    counted = [demand for demand, why_not in judged if not why_not]
     hold_now = floors(pool, policy.timezone, now)
     return _Pool(
         pool=pool,
         snapshot=snapshot,
         now=now,
-        demands=demands,
+        demands=judged,
         stock=Stock(pool, places, works, now, {demand.key for demand in counted}),
         shares=side_shares(pool, places, counted, hold_now),
         teams=teams,
         gpus_of=gpus_of,
     )
-
-
-def _in_line(demand: Demand) -> tuple[int, datetime, str]:
-    return (-demand.priority, demand.since, demand.key)
 
 
 def _spared(work: Work, preempted: Sequence[Preempted], pool: PoolPolicy, now: datetime) -> Work:
@@ -94,14 +91,7 @@ def _spared(work: Work, preempted: Sequence[Preempted], pool: PoolPolicy, now: d
     return replace(work, protected=f"was a victim in the last {pool.preemption.respite_s:g} s")
 
 
-def _uncounted(
-    demand: Demand,
-    pool: PoolPolicy,
-    snapshot: Snapshot,
-    teams: Mapping[str, TeamStanding],
-    nodes: int,
-    now: datetime,
-) -> str:
+def _uncounted(demand: Demand, snapshot: Snapshot, teams: Mapping[str, TeamStanding], nodes: int, now: datetime) -> str:
     """Why a demand is no demand now, whatever nodes there are; empty when it is one."""
     if demand.impossible:
         return demand.impossible
@@ -143,7 +133,8 @@ class _Pool:
     pool: PoolPolicy
     snapshot: Snapshot
     now: datetime
-    demands: list[Demand]
+    demands: list[tuple[Demand, str]]
+    """In line, each with why it is not counted, or an empty text."""
     stock: Stock
     shares: dict[Side, SideShare]
     teams: Mapping[str, TeamStanding]
@@ -278,13 +269,11 @@ class _Pool:
     def _claims(self, side: Side) -> list[_Claim]:
         """The demands of a side that nodes could help, with what each will get without a move."""
         found = []
-        nodes = len(self.stock.places)
-        for demand in self.demands:
+        for demand, why_not in self.demands:
             if demand.side is not side:
                 continue
-            no = _uncounted(demand, self.pool, self.snapshot, self.teams, nodes, self.now)
-            has = [] if no else self.stock.claim(demand)
-            no = no or self._over_quota(demand, len(has))
+            has = [] if why_not else self.stock.claim(demand)
+            no = why_not or self._over_quota(demand, len(has))
             if no:
                 self.stock.release(has)
                 self._tell(demand, no)

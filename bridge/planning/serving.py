@@ -16,6 +16,7 @@ from bridge.model.kube import KubeNode, KubeObservation, PendingPod, RunningPod,
 from bridge.model.ownership import Side
 from bridge.model.policy import Policy, PoolPolicy, Preemption
 from bridge.planning.demand import REACH, Queue
+from bridge.planning.losses import loss_gpu_s, too_young
 
 MOST_NAMED = 16
 """Up to so many helpful nodes are named one by one in a demand that no label tells apart."""
@@ -375,8 +376,8 @@ def kube_works(
 ) -> tuple[Work, ...]:
     """What runs on the nodes in `names` (Kubernetes' name -> the bridge's) and keeps them busy; a gang together.
 
-    Loss of a serving pod = GPUs x its warm-up; of a pod of `RUNS_TO_AN_END` as of a Slurm job, GPUs x (seconds since
-    its last checkpoint + seconds to restart). A pod without GPUs counts as one. An idle Ray worker loses nothing.
+    Loss of a serving pod = GPUs x its warm-up; of a pod of `RUNS_TO_AN_END` as of a Slurm job (`losses.loss_gpu_s`). A
+    pod without GPUs counts as one. An idle Ray worker loses nothing.
 
     The room of a disruption budget is shared by its pods: of a group only so many, the cheapest, are not protected.
     """
@@ -443,9 +444,8 @@ class _Works:
             return 0.0
         if pod.owner not in RUNS_TO_AN_END:
             return max(1, pod.gpus) * pod.warm_up_s
-        runs_for_s, interval_s = self._runs_for_s(pod), self._preemption.checkpoint_interval_s
-        unsaved_s = runs_for_s % interval_s if interval_s else runs_for_s
-        return max(1, pod.gpus) * (unsaved_s + self._preemption.restart_s)
+        asked = self._preemption
+        return loss_gpu_s(max(1, pod.gpus), self._runs_for_s(pod), asked.checkpoint_interval_s, asked.restart_s)
 
     def _protected(self, pod: RunningPod) -> str:
         never = self._preemption.never
@@ -461,10 +461,7 @@ class _Works:
             return f"its priority class {pod.priority_class} is never a victim"
         if pod.disruptions_allowed == 0:
             return "its disruption budget has no room"
-        runs_for_s = self._runs_for_s(pod)
-        if runs_for_s < self._preemption.min_runtime_s:
-            return f"it has run for {runs_for_s:.0f} s of at least {self._preemption.min_runtime_s:.0f} s"
-        return ""
+        return too_young(self._runs_for_s(pod), self._preemption)
 
 
 def _idle_worker(pod: RunningPod) -> bool:

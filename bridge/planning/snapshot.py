@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 
@@ -136,6 +136,20 @@ def obstacle(place: Place, source: Side) -> str:
         if not facts.answers:
             return f"does not answer on the {side} side: {facts.not_ready or 'not responding'}"
     return ""
+
+
+def in_line(demand: Demand) -> tuple[int, datetime, str]:
+    """The place of a demand in its own scheduler's order: larger priority, then the longer wait."""
+    return (-demand.priority, demand.since, demand.key)
+
+
+def works_by_node(works: Iterable[Work]) -> dict[str, list[Work]]:
+    """What runs on each node, by name."""
+    found: dict[str, list[Work]] = {}
+    for work in works:
+        for name in work.nodes:
+            found.setdefault(name, []).append(work)
+    return found
 
 
 def count_nodes(count: int, kind: str = "") -> str:

@@ -14,7 +14,7 @@ from bridge.model.demand import Demand, Work
 from bridge.model.ownership import Owner, Side
 from bridge.model.policy import PoolPolicy
 from bridge.planning.refusals import hold_refusal, lasting_refusal, refusal
-from bridge.planning.snapshot import Place
+from bridge.planning.snapshot import Place, works_by_node
 
 Requirement = tuple[int, tuple[frozenset[str], ...]]
 """What a node must offer: GPUs, and one of these sets of features (any, when there is none)."""
@@ -209,10 +209,7 @@ class Stock:
 
     def works_on(self, name: str) -> list[Work]:
         if self._works_on is None:
-            self._works_on = {}
-            for work in self.works:
-                for node in work.nodes:
-                    self._works_on.setdefault(node, []).append(work)
+            self._works_on = works_by_node(self.works)
         return self._works_on.get(name, [])
 
     def ends_in_s(self, place: Place) -> float:

@@ -134,7 +134,7 @@ def _exact(on_node: Mapping[str, Sequence[Work]], count: int, limits: Limits) ->
     chosen = _cover(useful, count, sum(len(block.works) for block in useful))
     if sum(len(block.works) for block in chosen) > limits.most:
         chosen = _cover(useful, count, limits.most)
-    works = tuple(work for block in _without_excess(chosen, count) for work in block.works)
+    works = tuple(work for block in chosen for work in block.works)
     if not works or not _within(works, limits):
         return None
     return _choice(works, on_node, exact=True)
@@ -176,7 +176,8 @@ def _useful(blocks: Iterable[_Block], count: int) -> list[_Block]:
 def _cover(blocks: Sequence[_Block], count: int, most: int) -> list[_Block]:
     """Minimum knapsack cover: ``best[v, j]`` is the least loss that frees at least j nodes by ending at most v works.
 
-    With room for all works the number of them is no constraint, and one row does.
+    With room for all works the number of them is no constraint, and one row does. A block is taken only where the rest
+    without it loses more, so none is superfluous, not even one that loses nothing.
     """
     bounded = most < sum(len(block.works) for block in blocks)
     best = np.full(((most if bounded else 0) + 1, count + 1), np.inf)
@@ -201,15 +202,6 @@ def _cover(blocks: Sequence[_Block], count: int, most: int) -> list[_Block]:
             nodes = max(0, nodes - len(blocks[row].nodes))
             works -= len(blocks[row].works) if bounded else 0
     return chosen
-
-
-def _without_excess(chosen: list[_Block], count: int) -> list[_Block]:
-    """The reverse pass for blocks that lose nothing, which a least loss alone does not leave out."""
-    kept = list(chosen)
-    for block in sorted(chosen, key=lambda block: (-block.loss_gpu_s, block.works[0].key)):
-        if sum(len(other.nodes) for other in kept) - len(block.nodes) >= count:
-            kept.remove(block)
-    return kept
 
 
 # --- by smallest loss for a node, with a reverse pass ---

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from functools import lru_cache
 from typing import TypeVar
 
 from bridge.lifecycle.facts import DeviceFacts, device_facts, jobs_by_node, kube_facts, slurm_facts
@@ -108,8 +109,15 @@ class _Reading:
             node: switch
             for pool in state.policy.pools
             for switch, nodes in pool.topology.switches.items()
-            for node in expand(nodes)
+            for node in _expanded(nodes)
         }
+        # The schedulers' names of each pool's nodes -> the bridge's.
+        self._names: dict[tuple[str, Side], dict[str, str]] = {
+            (pool.name, side): {} for pool in state.policy.pools for side in Side
+        }
+        for node in (record.node for record in state.nodes.values()):
+            self._names.setdefault((node.pool, Side.SLURM), {})[node.slurm_name] = node.name
+            self._names.setdefault((node.pool, Side.KUBERNETES), {})[node.kube_name] = node.name
 
     def place(self, name: str, lease: Lease, sight: Sight) -> Place:
         record = self._state.nodes[name]
@@ -129,7 +137,7 @@ class _Reading:
 
     def queues(self, pool: PoolPolicy) -> Iterator[tuple[Side, Queue]]:
         policy = self._state.policy
-        names = self._names(pool, Side.KUBERNETES)
+        names = self._names[pool.name, Side.KUBERNETES]
         if self._slurm is not None:
             yield Side.SLURM, slurm_queue(pool, policy, self._slurm, self._now, nodes=len(names))
         if self._kube is not None:
@@ -138,11 +146,14 @@ class _Reading:
     def works(self, pool: PoolPolicy) -> Iterator[Work]:
         policy = self._state.policy
         if self._slurm is not None:
-            yield from slurm_works(policy, pool.preemption, self._slurm, self._names(pool, Side.SLURM), self._now)
+            yield from slurm_works(policy, pool.preemption, self._slurm, self._names[pool.name, Side.SLURM], self._now)
         if self._kube is not None:
-            yield from kube_works(policy, pool.preemption, self._kube, self._names(pool, Side.KUBERNETES), self._now)
+            yield from kube_works(
+                policy, pool.preemption, self._kube, self._names[pool.name, Side.KUBERNETES], self._now
+            )
 
-    def _names(self, pool: PoolPolicy, side: Side) -> dict[str, str]:
-        """The scheduler's name of each node of the pool -> the bridge's."""
-        nodes = (record.node for record in self._state.nodes.values() if record.node.pool == pool.name)
-        return {(node.slurm_name if side is Side.SLURM else node.kube_name): node.name for node in nodes}
+
+@lru_cache(maxsize=1024)
+def _expanded(nodes: tuple[str, ...]) -> tuple[str, ...]:
+    """A policy's host lists are the same in every pass."""
+    return expand(nodes)

@@ -23,7 +23,7 @@ from bridge.model.ownership import Node, Side
 from bridge.model.policy import Policy, PoolPolicy
 from bridge.planning.explain import Explanation, Kind, Seen, explain
 from bridge.planning.planner import plan
-from bridge.planning.snapshot import Plan
+from bridge.planning.snapshot import Plan, Snapshot
 from bridge.ports import Clock, KubePort, Ledger, SlurmPort
 from bridge.reconciler import metrics
 from bridge.reconciler.bell import Bell
@@ -305,10 +305,13 @@ class Reconciler:
         state = self._ledger.read()
         if policy is not None:
             state = _as_if(state, policy, nodes)
-        world = self._observe()
+        _, planned, _ = self._planned(state, self._observe())
+        return planned
+
+    def _planned(self, state: LedgerState, world: World) -> tuple[Snapshot, Plan, datetime]:
         now = self._clock.now()
-        seen = self._sights(state, world)
-        return plan(snapshot(state, world, seen, now), state.policy, now)
+        known = snapshot(state, world, self._sights(state, world), now)
+        return known, plan(known, state.policy, now), now
 
     def explain(self, kind: Kind, name: str) -> Explanation | None:
         """Why `name` waits or stays, from a fresh reading like `preview`; None: there is no such subject.
@@ -320,9 +323,7 @@ class Reconciler:
         waits_on = {Kind.JOB: world.slurm, Kind.POD: world.kubernetes}.get(kind)
         if isinstance(waits_on, Unreadable):
             raise waits_on
-        now = self._clock.now()
-        known = snapshot(state, world, self._sights(state, world), now)
-        planned = plan(known, state.policy, now)
+        known, planned, now = self._planned(state, world)
         return explain(kind, name, Seen(world.slurm, world.kubernetes), known, state.policy, planned, now)
 
     def members(self, pool: PoolPolicy) -> tuple[str, ...]:

@@ -158,7 +158,6 @@ MUTATIONS = (
         "p.handoff is None or p.handoff.demand not in self.awaited",
         "True",
     ),
-    Mutation("more is ended than needed", "victims.py", "    kept = list(chosen)\n", "    return list(chosen)\n"),
     Mutation(
         "the dearest first",
         "victims.py",

@@ -13,7 +13,7 @@ from bridge.model.ownership import Side
 from bridge.model.policy import Policy, PoolPolicy
 from bridge.model.slurm import SlurmNode, SlurmObservation
 from bridge.planning.entitlement import SideShare, TeamStanding, side_shares, team_standings
-from bridge.planning.snapshot import Place, Plan, Snapshot
+from bridge.planning.snapshot import Place, Plan, Snapshot, in_line, works_by_node
 from bridge.planning.timetable import floors
 
 
@@ -49,7 +49,7 @@ class Scene:
     def demands(self, pool: PoolPolicy) -> tuple[Demand, ...]:
         """Those of the pool that count, in the order of their own schedulers."""
         found = (demand for demand in self.snapshot.demands if demand.pool == pool.name and not demand.impossible)
-        return tuple(sorted(found, key=lambda demand: (-demand.priority, demand.since, demand.key)))
+        return tuple(sorted(found, key=in_line))
 
     def shares(self, pool: PoolPolicy) -> dict[Side, SideShare]:
         places = self.snapshot.of_pool(pool.name)
@@ -70,11 +70,7 @@ class Scene:
 
     @cached_property
     def works_on(self) -> dict[str, list[Work]]:
-        found: dict[str, list[Work]] = {}
-        for work in self.snapshot.works:
-            for name in work.nodes:
-                found.setdefault(name, []).append(work)
-        return found
+        return works_by_node(self.snapshot.works)
 
     def backs_off_s(self, key: str) -> float:
         """How long a demand is still left alone; 0 when it is not."""
