@@ -102,8 +102,12 @@ class Ledger(Protocol):
     """Postgres: the one truth. Every write by the leader names its epoch and fails with `Fenced` when that is over."""
 
     # leadership, on the database's own clock
-    def campaign(self, holder: str, ttl_s: float) -> int | None:
-        """Become leader when the lease row is free or expired: the new epoch (always one higher). None otherwise."""
+    def campaign(self, holder: str, ttl_s: float, above: tuple[int, int] = (0, 0)) -> int | None:
+        """Become leader when the lease row is free or expired: the new epoch, higher than all before. None otherwise.
+
+        `above` is the largest (epoch, generation) of the marks outside, each number by itself, when they are ahead of a
+        ledger that was restored from the past: the epoch and all generations from now on are larger than these too.
+        """
         ...
 
     def renew(self, holder: str, epoch: int, ttl_s: float) -> bool:

@@ -148,7 +148,7 @@ def _why_closed(standing: Standing) -> str:
 
 def _open_slurm(standing: Standing, gang: Sequence[Standing], *, fence_shows_lease: bool) -> list[Act]:
     facts = standing.sight.slurm
-    if not facts.known or facts.opened or not _shut(standing.sight.kubernetes):
+    if not facts.known or facts.opened or not _shut(standing.sight.kubernetes) or _is_ahead(facts, standing.lease):
         return []
     if facts.first_latch or _is_obsolete(facts, standing.lease):
         return [Resume(standing.node)] if facts.second_latch else [Hold(standing.node)]
@@ -164,8 +164,15 @@ def _is_obsolete(facts: SideFacts, lease: Lease) -> bool:
     return facts.stray_mark is not None and facts.stray_mark.token < lease.mark.token
 
 
+def _is_ahead(facts: SideFacts, lease: Lease) -> bool:
+    """A drain of ours that the ledger is yet to make: it was restored from the past, and this node waits to be taken
+    back."""
+    return facts.stray_mark is not None and facts.stray_mark.token > lease.mark.token
+
+
 def _shut(facts: SideFacts) -> bool:
-    return facts.known and facts.closed
+    """Nothing runs here and nothing can start. A ledger from the past may not know of what has started since."""
+    return facts.known and facts.closed and not facts.works
 
 
 def _resumed(standing: Standing) -> bool:

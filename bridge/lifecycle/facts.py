@@ -51,9 +51,10 @@ class SideFacts:
     `first_latch` / `second_latch`: our drain and our reservation, or our taint and our fence entry. `foreign`: a
     person's drain or cordon, in their words. `empty` is a proof, not a guess; `blockers` say why it is missing. `idle`
     is the weaker "no work here now", good enough to choose a node, never to open one. `planned`: nothing runs, and its
-    own scheduler keeps the node for the head of its queue (Slurm's PLANNED). `answers`: the node itself is up.
-    `opened`: neither latch of ours stands. `ready`: work can start here on all GPUs; `not_ready` says why not. `jobs`
-    are Slurm's jobs that hold the node, whatever their state.
+    own scheduler keeps the node for the head of its queue (Slurm's PLANNED). `answers`: the node itself is up. `works`:
+    work of this side is seen on it, and so it is not opened to the other one, closed or not; a silent node neither
+    works nor is idle. `opened`: neither latch of ours stands. `ready`: work can start here on all GPUs; `not_ready`
+    says why not. `jobs` are Slurm's jobs that hold the node, whatever their state.
     """
 
     unknown: str = ""
@@ -64,6 +65,7 @@ class SideFacts:
     idle: bool = False
     planned: bool = False
     answers: bool = False
+    works: bool = False
     blockers: tuple[str, ...] = ()
     opened: bool = False
     ready: bool = False
@@ -129,6 +131,7 @@ def slurm_facts(
         idle=not jobs and found.states <= EMPTY_STATES,
         planned=not jobs and "PLANNED" in found.states and found.states - {"PLANNED"} <= EMPTY_STATES,
         answers=bool(found.states) and found.states <= EMPTY_STATES | READY_STATES,
+        works=bool(jobs),
         blockers=blockers,
         opened=not ours and not restamped and not stray and not held,
         ready=not not_ready and not held,
@@ -219,6 +222,7 @@ def kube_facts(
         empty=empty,
         idle=found.ready and found.gpus_used == 0,
         answers=found.ready,
+        works=bool(found.work_pods),
         blockers=() if empty else _kube_blockers(found, answered=answered_closing),
         opened=opened,
         ready=opened and not not_ready,

@@ -169,6 +169,8 @@ def _judge_opening(step: Step, opening: SideFacts, closed: SideFacts) -> Verdict
             return Verdict(blockers=(closed.unknown,), unknown=True)
         if not closed.closed:
             return Verdict(blockers=("the other side is not closed: nothing is opened before it is",))
+        if closed.works:
+            return Verdict(blockers=("work runs on the other side: nothing is opened before it ends",))
         return Verdict(blockers=("being opened",))
     if opening.ready:
         return Verdict(Fact.PROVEN)

@@ -37,6 +37,7 @@ class Fact(StrEnum):
     DISTURBED = "disturbed"
     GANG_BROKEN = "gang broken"
     LATE = "late"
+    OVERTAKEN = "overtaken"
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +99,14 @@ TABLE: tuple[Edge, ...] = (
     Edge(Step.REOPEN, Fact.LATE, Step.QUARANTINED, "the source could not be opened again: closed on both sides"),
     Edge(Step.PROVE, Fact.LATE, Step.FAILED, "opened, but the destination does not offer all its GPUs"),
     Edge(Step.REPROVE, Fact.LATE, Step.FAILED, "opened again, but the source does not offer all its GPUs"),
+    # A ledger restored from the past: what the handoff has become since is not known. Both sides are closed, anew.
+    *(
+        Edge(
+            step, Fact.OVERTAKEN, Step.QUARANTINED, "the world is ahead of the ledger, which was restored from the past"
+        )
+        for step in Step
+        if not step.ended
+    ),
 )
 
 _NEXT: dict[tuple[Step, Fact], Edge] = {(edge.step, edge.fact): edge for edge in TABLE}

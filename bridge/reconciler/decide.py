@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 
 from bridge.lifecycle.progress import Member, Sight, StepBounds, Verdict, enter, graces, judge, postpone
-from bridge.lifecycle.table import Edge, Fact, follow, owner_in
+from bridge.lifecycle.table import Edge, Fact, allows, follow, owner_in
 from bridge.model.demand import Work
 from bridge.model.handoff import ADOPTER, Handoff, Step
 from bridge.model.ledger import (
@@ -36,7 +36,7 @@ from bridge.model.ledger import (
 )
 from bridge.model.ownership import Closure, Lease, Mark, Owner, Side
 from bridge.model.policy import PoolPolicy
-from bridge.planning.adoption import Adoption, adopt
+from bridge.planning.adoption import Adoption, adopt, is_overtaken, take_back
 from bridge.planning.orders import judge_order
 from bridge.planning.planner import plan
 from bridge.planning.snapshot import Move, Place, Plan, Snapshot
@@ -101,12 +101,20 @@ class Decider:
     _records: dict[str, NodeRecord] = field(default_factory=dict)
     _begun: dict[str, tuple[Lease, Handoff]] = field(default_factory=dict)
     _gangs: frozenset[str] = frozenset()
+    _overtaken: frozenset[str] = frozenset()
+    """Nodes of which the ledger, restored from the past, knows less than stands outside."""
     _backoffs: dict[str, Backoff] = field(default_factory=dict)
 
     def decide(self, snapshot: Snapshot) -> Plan:
         """Fill `changes`; returns what the planner said."""
         self.read_closures_back()
+        self._overtaken = frozenset(
+            name
+            for name, lease in self.state.leases.items()
+            if name in self.seen and is_overtaken(self.seen[name], lease, self.state.handoffs.get(name))
+        )
         self._advance(snapshot)
+        self._take_back()
         self._adopt()
         self._answer_orders(snapshot)
         planned = plan(self._as_begun(snapshot), self.state.policy, self.now)
@@ -153,8 +161,14 @@ class Decider:
 
     def _judge(self, member: Member, gang: Sequence[Member]) -> Step:
         """Move `member` on or let it wait; the step in which it is then."""
+        if member.handoff.node in self._overtaken:
+            return member.handoff.step
         verdict = judge(member, gang, self.now)
-        if verdict.fact is Fact.CLEAN and any(other.handoff.node in self.in_doubt for other in gang):
+        broken = any(other.handoff.node in self._overtaken for other in gang)
+        if broken and verdict.fact is not Fact.TAKEN and allows(member.handoff.step, Fact.GANG_BROKEN):
+            verdict = Verdict(Fact.GANG_BROKEN)
+        opens = verdict.fact is not None and follow(member.handoff.step, verdict.fact).to is Step.OPEN
+        if opens and any(other.handoff.node in self.in_doubt for other in gang):
             verdict = Verdict(blockers=("an earlier call that opens Slurm may still be on its way",))
         if verdict.fact is None:
             self._wait(member.handoff, verdict)
@@ -230,7 +244,7 @@ class Decider:
             pool = self.state.policy.pool(record.node.pool)
             if name in self.state.leases or pool is None:
                 continue
-            adoption = adopt(self.seen[name], pool.home)
+            adoption = adopt(self.seen[name], pool.home, newest=self._newest)
             if adoption.owner is None:
                 if record.unusable != adoption.reason:
                     self._records[name] = replace(record, unusable=adoption.reason)
@@ -238,7 +252,30 @@ class Decider:
                 continue
             self._take_in(record, adoption.owner, adoption)
 
-    def _take_in(self, record: NodeRecord, owner: Owner, adoption: Adoption) -> None:
+    def _take_back(self) -> None:
+        """Nodes that the world is ahead about: their handoffs are over, and both their sides are closed anew."""
+        for name in sorted(self._overtaken):
+            lease, handoff, record = self.state.leases[name], self.state.handoffs.get(name), self.state.nodes[name]
+            pool = self._pool(name)
+            last = lease.owner.side or (pool.home if pool else Side.SLURM)
+            adoption = take_back(self.seen[name], last, newest=self._newest)
+            known = lease.owner is Owner.BRIDGE and handoff is None and record.unusable == adoption.reason
+            if adoption.owner is None or known:
+                continue
+            if handoff is not None:
+                edge = follow(handoff.step, Fact.OVERTAKEN)
+                ended = replace(handoff, step=edge.to, ended_at=self.now, outcome=f"{edge.why}; {adoption.reason}")
+                self.changes.append(PutHandoff(ended, replaces=handoff.step))
+                self._note_step(ended, edge, Verdict(blockers=(adoption.reason,)))
+            self._take_in(record, adoption.owner, adoption, replaces=lease)
+
+    @property
+    def _newest(self) -> tuple[int, int]:
+        """The newest token outside that a ledger of ours can have written: a leader leads above all that it believes
+        (see `bridge.reconciler.ahead`)."""
+        return (self.fresh.epoch, self.state.generation)
+
+    def _take_in(self, record: NodeRecord, owner: Owner, adoption: Adoption, replaces: Lease | None = None) -> None:
         name, reason = record.node.name, adoption.reason
         lease_id, generation, side = self.fresh.new_id(), self.fresh.next_generation(), owner.side
         handoff = None
@@ -247,7 +284,7 @@ class Decider:
             handoff = self._handoff(name, lease_id, generation, side.other, step, reason, ADOPTER, evict=False)
         first = owner if adoption.busy else Owner.BRIDGE
         lease = Lease(lease_id, name, first, self.fresh.epoch, generation, self.now, handoff.id if handoff else None)
-        self.changes.append(PutLease(lease, replaces=None))
+        self.changes.append(PutLease(lease, replaces=(replaces.id, replaces.generation) if replaces else None))
         for closed in [side.other] if side and adoption.busy else list(Side):
             self.changes.append(PutClosure(Closure(name, closed, lease.mark)))
         if handoff is not None:

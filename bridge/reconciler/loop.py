@@ -3,7 +3,8 @@
 Leadership is a row with an epoch on the database's clock. Every commit checks the epoch in its transaction; outside
 calls are made only while this process, on its own monotonic clock, is sure that its lease has not ended. A leader
 renews by finishing a tick, so a hung one resigns by itself. A new leader begins nothing until the calls of the old
-one, each bounded by `call_timeout_s`, must have ended; until then it only closes what the ledger wants closed.
+one, each bounded by `call_timeout_s`, must have ended; until then it only closes what the ledger wants closed. One that
+finds marks outside which are ahead of the ledger leads anew, above them (`bridge.reconciler.ahead`).
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from bridge.planning.planner import plan
 from bridge.planning.snapshot import Plan, Snapshot
 from bridge.ports import Clock, KubePort, Ledger, SlurmPort
 from bridge.reconciler import metrics
+from bridge.reconciler.ahead import ahead
 from bridge.reconciler.bell import Bell
 from bridge.reconciler.carry_out import carry_out
 from bridge.reconciler.decide import Bounds, Decider, Fresh
@@ -97,6 +99,8 @@ class Reconciler:
         self._acted: frozenset[Act] = frozenset()
         self._acted_anew = False
         """Whether the last pass did what the one before had not done: only then is another look at once worth it."""
+        self._above = (0, 0)
+        """The largest epoch and generation seen outside that the ledger did not have, as after a restore."""
         self._in_doubt: dict[str, float] = {}
         """Until when (monotonic seconds) a call of ours that opens a node to Slurm may still arrive, by node name."""
         self._looking = threading.Lock()
@@ -138,6 +142,8 @@ class Reconciler:
         state = self._ledger.read()
         world = self._observe()
         seen = self._sights(state, world)
+        if self._lead_above(leading, state, world, seen):
+            return 0.0
         may_move = self._clock.monotonic_s() >= leading.moves_from_s
         planned, changed = self._commit(leading, state, world, seen, may_move=may_move)
         if changed:
@@ -270,7 +276,7 @@ class Reconciler:
             return self._leading
         asked_s = self._clock.monotonic_s()
         before = self._ledger.leader()
-        epoch = self._ledger.campaign(self._holder, self._timing.leader_ttl_s)
+        epoch = self._ledger.campaign(self._holder, self._timing.leader_ttl_s, self._above)
         if epoch is None:
             self._leading = None
             metrics.LEADER.set(0)
@@ -282,6 +288,22 @@ class Reconciler:
         grace_s = 0.0 if first_ever else self._timing.call_timeout_s
         self._leading = _Leading(epoch, asked_s + self._timing.leader_ttl_s, asked_s + grace_s)
         return self._leading
+
+    def _lead_above(self, leading: _Leading, state: LedgerState, world: World, seen: dict[str, Sight]) -> bool:
+        """Whether leadership was given up, to win it anew above marks outside that are ahead of the ledger.
+
+        A side that cannot be read now is asked in later passes: until then nothing is written over a newer mark there.
+        """
+        above = ahead(state, world, seen, epoch=leading.epoch, generation=self._above[1])
+        if above is None:
+            return False
+        log.error(
+            "the ledger is from the past: leading anew above the marks outside", epoch=above[0], generation=above[1]
+        )
+        self._above = above
+        self._ledger.resign(self._holder, leading.epoch)
+        self._leading = None
+        return True
 
     def _renew(self, leading: _Leading) -> None:
         asked_s = self._clock.monotonic_s()

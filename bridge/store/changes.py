@@ -17,7 +17,7 @@ import math
 import re
 from collections import ChainMap
 from collections.abc import Iterable, Mapping, MutableMapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from datetime import datetime, timedelta
 from typing import TypeVar
 
@@ -76,6 +76,10 @@ class Rows:
     usage: MutableMapping[str, Usage] = field(default_factory=dict)
     backoffs: MutableMapping[str, Backoff | None] = field(default_factory=dict)
     preempted: MutableMapping[tuple[str, Side, datetime], Preempted] = field(default_factory=dict)
+
+    def copy(self) -> Rows:
+        """The same rows, to be changed apart from these (a row itself never changes)."""
+        return Rows(**{each.name: dict(getattr(self, each.name)) for each in fields(self)})
 
 
 def by_key(found: Mapping[K, V]) -> dict[K, V]:

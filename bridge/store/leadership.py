@@ -1,29 +1,47 @@
 """Who leads: one row with a holder, an epoch and an expiry, all on the database's clock.
 
-`EpochGrows`: the epoch grows by one each time somebody becomes leader, also the same one again. Every commit reads the
-row ``FOR SHARE``, so a new leader waits for commits that are under way, and none with the old epoch can follow.
+`EpochGrows`: the epoch grows each time somebody becomes leader, also the same one again: by one, or to one above the
+largest mark outside where the database was restored from the past. Every commit reads the row ``FOR SHARE``, so a new
+leader waits for commits that are under way, and none with the old epoch can follow.
 """
 
 from __future__ import annotations
 
 from datetime import timedelta
 
-from sqlalchemy import Connection, func, or_, select, update
+from sqlalchemy import Connection, column, func, or_, select, table, update
 
 from bridge.model.errors import Fenced
-from bridge.store.tables import leader
+from bridge.store.tables import generation, leader
 
 _CLOCK = func.clock_timestamp()
 
 
-def campaign(connection: Connection, holder: str, ttl_s: float) -> int | None:
+def campaign(connection: Connection, holder: str, ttl_s: float, above: tuple[int, int]) -> int | None:
     epoch: int | None = connection.execute(
         update(leader)
         .where(or_(leader.c.holder.is_(None), leader.c.expires_at <= _CLOCK))
-        .values(holder=holder, epoch=leader.c.epoch + 1, expires_at=_CLOCK + timedelta(seconds=ttl_s))
+        .values(
+            holder=holder,
+            epoch=func.greatest(leader.c.epoch, above[0]) + 1,
+            expires_at=_CLOCK + timedelta(seconds=ttl_s),
+        )
         .returning(leader.c.epoch)
     ).scalar()
+    if epoch is not None and above[1] > 0:
+        _raise_generations(connection, above[1])
     return epoch
+
+
+def _raise_generations(connection: Connection, above: int) -> None:
+    """Let all numbers that are drawn from now on be larger than `above`.
+
+    The sequence is no part of the transaction. Numbers that the leader before draws meanwhile may come again; nothing
+    is committed with them, as the row that says who leads is ours already.
+    """
+    drawn: int = connection.execute(select(column("last_value")).select_from(table(generation.name))).scalar_one()
+    if drawn < above:
+        connection.execute(select(func.setval(generation.name, above)))
 
 
 def renew(connection: Connection, holder: str, epoch: int, ttl_s: float) -> bool:

@@ -10,8 +10,10 @@ import itertools
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from copy import copy
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
+from typing import Any
 
 from bridge.model.errors import CallFailed, Conflict, Fenced, Invalid, Unreadable
 from bridge.model.handoff import ADOPTER, Handoff, Step
@@ -35,12 +37,33 @@ from bridge.store.inventory import inventory_change
 from bridge.store.notes import pause_note, policy_note, request_note
 from bridge.store.plain import plain
 
+_STORED = (
+    "_lease_history",
+    "_policies",
+    "_events",
+    "_paused",
+    "_fence_ack",
+    "_drawn",
+    "_epoch",
+    "_holder",
+    "_leads_until",
+)
+"""The fields of a ledger that are its database, but for its rows."""
+
+
+@dataclass(frozen=True, slots=True)
+class Backup:
+    """What a ledger held at a moment. `fields` are its own, by name; nothing in them is ever changed."""
+
+    fields: dict[str, Any]
+
 
 class MemoryLedger:
     """Implements `bridge.ports.Ledger`. `clock` is the database's clock, which leases run on.
 
     Fault knobs for simulations: while `away` is not empty the database cannot be reached, for that reason. The next
     `lost_answers` writes happen, and then fail with `CallFailed` as if the connection had broken before the answer.
+    `backup` and `restore` take it back to the past.
     """
 
     def __init__(self, clock: Callable[[], datetime]) -> None:
@@ -54,7 +77,7 @@ class MemoryLedger:
         self._events: list[Event] = []
         self._paused = ""
         self._fence_ack: FenceAck | None = None
-        self._generations = itertools.count(1)
+        self._drawn = 0
         self._epoch = 0
         self._holder: str | None = None
         self._leads_until: datetime | None = None
@@ -62,11 +85,12 @@ class MemoryLedger:
 
     # --- leadership ---
 
-    def campaign(self, holder: str, ttl_s: float) -> int | None:
+    def campaign(self, holder: str, ttl_s: float, above: tuple[int, int] = (0, 0)) -> int | None:
         with self._writing(tell=False):
             if self._leading() is not None:
                 return None
-            self._epoch += 1
+            self._epoch = max(self._epoch, above[0]) + 1
+            self._drawn = max(self._drawn, above[1])
             self._holder = holder
             self._leads_until = self._clock() + timedelta(seconds=ttl_s)
             return self._epoch
@@ -128,7 +152,8 @@ class MemoryLedger:
 
     def next_generation(self) -> int:
         with self._writing(tell=False):
-            return next(self._generations)
+            self._drawn += 1
+            return self._drawn
 
     def commit(self, epoch: int, changes: Sequence[Change]) -> None:
         with self._writing() as tell:
@@ -289,6 +314,20 @@ class MemoryLedger:
             self._watchers.clear()
 
     # --- faults and notifications ---
+
+    def backup(self) -> Backup:
+        """All that the database holds now, as an honest backup of it would: rows, history, counters and who leads."""
+        with self._lock:
+            return Backup({name: copy(getattr(self, name)) for name in _STORED} | {"_rows": self._rows.copy()})
+
+    def restore(self, backup: Backup) -> None:
+        """Be what the backup says, as after a restore, or a failover that lost the last commits. Watchers stay."""
+        with self._lock:
+            for name, value in backup.fields.items():
+                setattr(self, name, value.copy() if isinstance(value, Rows) else copy(value))
+            watchers = tuple(self._watchers)
+        for on_change in watchers:
+            on_change("ledger")
 
     @contextmanager
     def _reading(self) -> Iterator[None]:

@@ -35,9 +35,9 @@ class PostgresLedger:
 
     # --- leadership ---
 
-    def campaign(self, holder: str, ttl_s: float) -> int | None:
+    def campaign(self, holder: str, ttl_s: float, above: tuple[int, int] = (0, 0)) -> int | None:
         with writing(self._engine) as connection:
-            return leadership.campaign(connection, holder, ttl_s)
+            return leadership.campaign(connection, holder, ttl_s, above)
 
     def renew(self, holder: str, epoch: int, ttl_s: float) -> bool:
         with writing(self._engine) as connection:

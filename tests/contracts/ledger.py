@@ -232,6 +232,32 @@ class LedgerContract:
         ledger.resign("broker-b", epoch + 1)
         assert ledger.leader() == ("broker-a", new)
 
+    def test_a_leader_may_ask_for_an_epoch_above_the_marks_outside(self, ledger: Ledger, epoch: int) -> None:
+        """After a restore from the past: no earlier epoch is handed out again, and the next one is one higher still."""
+        assert ledger.campaign("broker-b", TTL_S, above=(40, 0)) is None
+        ledger.resign("broker-a", epoch)
+        assert ledger.campaign("broker-a", TTL_S, above=(41, 0)) == 42
+        assert ledger.leader() == ("broker-a", 42)
+        ledger.commit(42, [])
+        ledger.resign("broker-a", 42)
+        assert ledger.campaign("broker-a", TTL_S, above=(7, 0)) == 43, "it never goes back"
+
+    def test_generations_are_raised_above_the_marks_outside(self, ledger: Ledger, epoch: int, expire: Expire) -> None:
+        drawn = ledger.next_generation()
+        assert ledger.campaign("broker-b", TTL_S, above=(0, 900)) is None
+        assert ledger.next_generation() == drawn + 1, "who does not win raises nothing"
+        expire()
+        assert ledger.campaign("broker-b", TTL_S, above=(0, 1000)) == epoch + 1
+        assert ledger.next_generation() == 1001
+        ledger.resign("broker-b", epoch + 1)
+        assert ledger.campaign("broker-b", TTL_S, above=(0, 1000)) == epoch + 2
+        assert ledger.next_generation() == 1002, "nor do they go back"
+
+    def test_the_first_leader_of_an_empty_ledger_may_ask_too(self, ledger: Ledger, again: Callable[[], Ledger]) -> None:
+        """The database was lost whole, and its marks stand outside."""
+        assert ledger.campaign("broker-a", TTL_S, above=(6, 77)) == 7
+        assert again().next_generation() == 78
+
     def test_of_many_campaigners_at_once_one_wins(self, ledger: Ledger, again: Callable[[], Ledger]) -> None:
         won = at_once([partial(again().campaign, f"broker-{number}", TTL_S) for number in range(4)])
         assert sorted(won, key=str) == [1, None, None, None]

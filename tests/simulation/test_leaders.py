@@ -5,13 +5,12 @@ from __future__ import annotations
 import os
 import random
 from collections.abc import Callable
-from copy import copy, deepcopy
 from typing import Any, TypeVar, cast
 
 import pytest
 
 from bridge.model.handoff import Step
-from bridge.model.ownership import Owner, Side
+from bridge.model.ownership import Side
 from bridge.reconciler.loop import Reconciler
 from bridge.simulation.agent import SimulatedAgent
 from bridge.simulation.faults import Crash, When
@@ -168,26 +167,3 @@ def test_a_drain_that_a_new_leader_sets_again_at_once_is_the_bridges_own() -> No
     fleet.run_for(10)
     move(fleet, Side.SLURM)
     assert unaccounted(fleet) == []
-
-
-def test_one_node_from_the_future_does_not_stop_all_others() -> None:
-    """The ledger was restored from the past: a NodeLoan carries a newer mark than all it knows."""
-    fleet = Fleet(min_hold_s=0)
-    fleet.settle()
-    backup = copy(fleet.ledger)
-    backup.__dict__.update(
-        deepcopy({name: getattr(fleet.ledger, name) for name in ("_rows", "_generations", "_events")})
-    )
-    for to in (Side.KUBERNETES, Side.SLURM, Side.KUBERNETES):
-        move(fleet, to)
-    fleet.ledger = fleet.broker_ledger = backup
-    fleet.new_broker()
-    fleet.order(Side.KUBERNETES, "gpu-2")
-    fleet.run_until(lambda: "gpu-2" in fleet.owned(Owner.KUBERNETES), "gpu-2 is lent")
-    fleet.run_for(60)
-    assert not fleet.world.slurm.open("gpu-1"), "which pods may use gpu-1 the ledger does not know"
-    request = fleet.order(Side.KUBERNETES, "gpu-1")
-    fleet.run_for(5)
-    answered = fleet.ledger.request(request.id)
-    assert answered is not None
-    assert "which the ledger does not know" in answered.answer

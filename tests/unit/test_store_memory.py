@@ -8,10 +8,10 @@ from datetime import datetime, timedelta
 import pytest
 
 from bridge.model.errors import CallFailed, Unreadable
-from bridge.model.ledger import Note
+from bridge.model.ledger import Note, PutLease
 from bridge.ports import Ledger
 from bridge.store.memory import MemoryLedger
-from tests.contracts.ledger import T0, TTL_S, Expire, LedgerContract
+from tests.contracts.ledger import T0, TTL_S, Expire, LedgerContract, a_lease, a_node, a_policy
 
 
 class HandClock:
@@ -90,3 +90,27 @@ def test_a_watcher_may_call_the_ledger(clock: HandClock) -> None:
     ledger.watch(lambda word: paused.append(ledger.read().paused))
     ledger.pause("why", actor="ada", at=T0)
     assert paused == ["why"]
+
+
+def test_a_ledger_can_be_taken_back_to_the_past_again_and_again(clock: HandClock) -> None:
+    ledger = MemoryLedger(clock)
+    told: list[str] = []
+    ledger.watch(told.append)
+    ledger.campaign("broker-a", TTL_S)
+    assert ledger.next_generation() == 1
+    ledger.commit(1, [Note("k", "first", T0)])
+    backup, before = ledger.backup(), ledger.read()
+    for _ in range(2):
+        nodes = [a_node("gpu-1")]
+        ledger.apply_policy(a_policy(), nodes, replaces=0, author="ada", note="", at=T0)
+        ledger.commit(1, [PutLease(a_lease(generation=ledger.next_generation()), None), Note("k", "second", T0)])
+        ledger.pause("why", actor="ada", at=T0)
+        ledger.resign("broker-a", 1)
+        told.clear()
+        ledger.restore(backup)
+        assert told == ["ledger"]
+        assert ledger.read() == before
+        assert [event.message for event in ledger.events(after=0, limit=10)] == ["first"]
+        assert ledger.leader() == ("broker-a", 1)
+        assert ledger.next_generation() == 2
+        ledger.restore(backup)
