@@ -143,7 +143,7 @@ class _Pool:
     whys: list[Why] = field(default_factory=list)
     granted: dict[Side, int] = field(default_factory=lambda: dict.fromkeys(Side, 0))
     """Nodes that this plan gives to a side."""
-    coming: dict[Side, int] = field(default_factory=lambda: dict.fromkeys(Side, 0))
+    coming: dict[Side, list[Place]] = field(default_factory=lambda: {side: [] for side in Side})
     """Of those, nodes for a floor that no demand counts on yet."""
     team_gets: dict[str, int] = field(default_factory=dict)
     """Nodes that this plan, or what comes anyway, gives to a team."""
@@ -186,7 +186,7 @@ class _Pool:
         owned = self._floor_nodes(side.other, count - len(spare), self.stock.any_of(side.other))
         for place, ended in (*((place, ()) for place in spare), *owned):
             self._move((place,), side, reason, ended=ended)
-        self.coming[side] = self.granted[side]
+            self.coming[side].append(place)
         short = lacking - self.granted[side]
         if short > 0:
             self._why(f"floor of {side}", f"{reason}; {self._why_short(side, need_idle=False)}")
@@ -279,10 +279,10 @@ class _Pool:
                 self._tell(demand, no)
                 continue
             lacking = demand.nodes - len(has)
-            arriving = min(lacking, self.coming[side])
-            self.coming[side] -= arriving
-            self._count_for_team(demand, len(has) + arriving)
-            found.append(_Claim(demand, has, lacking - arriving))
+            arriving = self._able(demand, self.coming[side])[:lacking]
+            self.coming[side] = [place for place in self.coming[side] if place not in arriving]
+            self._count_for_team(demand, len(has) + len(arriving))
+            found.append(_Claim(demand, has, lacking - len(arriving)))
         return found
 
     def _over_quota(self, demand: Demand, more_nodes: int) -> str:
@@ -333,8 +333,8 @@ class _Pool:
         alone = demand.whole and self.stock.in_flight == 0
         start = len(self.stock.places) if alone else self._may_start()
         count = min(claim.lacking, self._room(demand.side), start, self._team_room(demand))
-        may = count > 0 and (not demand.whole or count >= claim.lacking)
-        chosen = self._choose(claim, count) if may else _Choice()
+        least = claim.lacking if demand.whole else 1
+        chosen = self._choose(claim, count) if count >= least else _Choice()
         if len(chosen.places) < claim.lacking:
             if self._tells_more(demand.side):
                 self._tell(demand, self._short(claim, len(chosen.places)))
@@ -522,7 +522,7 @@ class _Pool:
         limit = min(count - len(found), self._above(side.other, self.shares[side.other].kept_nodes))
         found += self._place(claim, self.stock.idle(side.other), limit, found)
         for place in found:
-            self._move((place,), side, f"{name}: {wanted} idle nodes wanted, {lacking} lacking", demand=name)
+            self._move((place,), side, f"{name}: {count_nodes(wanted, 'idle')} wanted, {lacking} lacking", demand=name)
         if len(found) < lacking:
             self._why(name, f"{count_nodes(lacking - len(found))} short; {self._why_short(side, need_idle=True)}")
 
@@ -612,6 +612,9 @@ class _Pool:
             f"{source} has {usable} usable, keeps {share.kept_nodes} of its floor {share.floor_nodes}",
             f"{claimed} awaited by its own queue",
         ]
+        ready = self._headroom() if source is Side.KUBERNETES else 0
+        if ready:
+            limits.append(f"{count_nodes(ready)} of headroom kept ready")
         if self._room(destination) == 0:
             limits.append(f"{destination} may own {self.shares[destination].ceiling_nodes}")
         if self._may_start() == 0:

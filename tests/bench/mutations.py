@@ -84,8 +84,8 @@ MUTATIONS = (
     Mutation(
         "half a gang moves",
         "planner.py",
-        "may = count > 0 and (not demand.whole or count >= claim.lacking)",
-        "may = count > 0",
+        "            if demand.whole:\n                return False\n        self._begin",
+        "        self._begin",
     ),
     Mutation(
         "a gang passes one that waits", "planner.py", "queues[side] = self._behind(claim.demand, queues[side])", "pass"
@@ -124,10 +124,13 @@ MUTATIONS = (
     Mutation("an admin's drain is no obstacle", "snapshot.py", "if facts.foreign and side is source:", "if False:"),
     Mutation("an unknown mark is no obstacle", "snapshot.py", "if facts.stray_mark is not None:", "if False:"),
     Mutation("a dead node is taken", "snapshot.py", "if not facts.answers:", "if False:"),
+    Mutation("any node will do", "stock.py", "set().union(*wished) if wishes else enough", "enough"),
     Mutation(
-        "any node will do", "stock.py", "(not features or any(wish <= place.features for wish in features))", "True"
+        "nodes too small will do",
+        "stock.py",
+        "for place in self.places if place.record.node.gpus >= gpus}",
+        "for place in self.places}",
     ),
-    Mutation("nodes too small will do", "stock.py", "place.record.node.gpus >= gpus and", "True and"),
     Mutation("demand is not gathered", "planner.py", "if since_s < self.pool.batch_window_s:", "if False:"),
     Mutation("no maintenance budget", "planner.py", "            if out > most:", "            if False:"),
     Mutation(

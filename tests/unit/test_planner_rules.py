@@ -405,6 +405,11 @@ class TestWhatIsLentAndWantedBack:
     def test_serving_pods_are_not_ended_for_what_a_side_does_not_want(self) -> None:
         assert moved(fleet("kkkk"), self.LENDING) == {}
 
+    def test_a_node_that_comes_for_a_floor_and_is_too_small_for_a_gang_does_not_meet_it(self) -> None:
+        found = plan(fleet("kKKK", replace(gang(1), gpus_per_node=9)), policy(slurm={"floor_nodes": 1}), NOW)
+        assert [move.nodes for move in found.moves] == [("n2",)]
+        assert any(why.reason.startswith("lacks 1 node") for why in found.whys)
+
     def test_nodes_that_come_for_a_floor_are_not_fetched_for_a_gang_once_more(self) -> None:
         assert moved(fleet("kKKK", gang(2)), policy(slurm={"floor_nodes": 2})) == {"slurm": ("n2",), "slurm'": ("n3",)}
         assert moved(fleet("kKKK", gang(3)), policy(slurm={"floor_nodes": 2})) == {
