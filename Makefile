@@ -7,7 +7,7 @@ UV := $(VENV)/bin/uv
 
 include testbed/testbed.mk
 
-.PHONY: help setup lock demo test check lint types layers unit testbed-fresh integration e2e bench mutants docs clean
+.PHONY: help setup lock demo test check lint types layers unit testbed-fresh integration e2e bench mutants fuzz docs clean
 
 help: ## what there is
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sort | awk -F ':.*## ' '{printf "  %-16s %s\n", $$1, $$2}'
@@ -59,6 +59,9 @@ e2e: setup ## the scenarios on the testbed with the bridge; writes build/e2e/han
 
 bench: setup ## how long reading and planning take, on one core; writes build/bench/{plan,observation}.json
 	@$(PY) -m tests.bench
+
+fuzz: setup ## play SEEDS=1000 stories of trouble from FIRST_SEED=0 on; shrinks what breaks
+	@$(PY) -m tests.fuzz $(or $(SEEDS),1000) $(or $(FIRST_SEED),0)
 
 mutants: setup ## drop one rule of the planner at a time and see a test fail
 	@$(PY) -m tests.bench.mutations

@@ -7,6 +7,7 @@ that the ports promise; `Crash` is the broker itself dying and is no error that 
 
 from __future__ import annotations
 
+import math
 import random
 from collections import deque
 from collections.abc import Callable, Collection, Sequence
@@ -37,9 +38,14 @@ class When(StrEnum):
     """It took effect, the answer was lost."""
     LATE = "late"
     """It timed out and takes effect later, when the caller may have stopped leading."""
+    OLD = "old"
+    """A read answers what it answered before, if that is younger than `OLD_FOR_S`; a write cannot."""
     CRASH_BEFORE = "crash_before"
     CRASH_AFTER = "crash_after"
 
+
+OLD_FOR_S = 5.0
+"""How old a view may be that a port still shows (`kube_max_age_s`)."""
 
 SURVIVABLE = (When.BEFORE, When.PARTWAY, When.AFTER, When.LATE)
 
@@ -71,6 +77,7 @@ class Faults:
         self._rng: random.Random | None = None
         self._rate = 0.0
         self._kinds: tuple[When, ...] = ()
+        self._answered: dict[str, tuple[float, Any]] = {}
         self.calls: list[str] = []
         self.journal: list[Injected] = []
 
@@ -108,7 +115,11 @@ class Faults:
         """The answer to a read, or `Unreadable`: a broken read tells nothing, however it broke."""
         fault = self._draw(call)
         if fault is None:
-            return look()
+            return self._answer(call, look)
+        if fault.when is When.OLD:
+            answered_s, answer = self._answered.get(call, (-math.inf, None))
+            fresh_enough = self._clock.monotonic_s() - answered_s <= OLD_FOR_S
+            return cast(T, answer) if fresh_enough else self._answer(call, look)
         self._die_if(fault, When.CRASH_BEFORE, call)
         self._die_if(fault, When.CRASH_AFTER, call)
         raise Unreadable(call, "no complete and fresh answer (injected)")
@@ -130,6 +141,11 @@ class Faults:
         raise CallFailed(f"{call}: no answer in time (injected)")
 
     # --- inside ---
+
+    def _answer(self, call: str, look: Callable[[], T]) -> T:
+        answer = look()
+        self._answered[call] = (self._clock.monotonic_s(), answer)
+        return answer
 
     def _draw(self, call: str) -> Fault | None:
         number = len(self.calls)

@@ -24,7 +24,7 @@ __all__ = ["JobRequest", "SimulatedSlurm", "SlurmTimings"]
 OURS = "bridge-"
 """Reservations of the bridge begin with this; every other one is somebody else's."""
 
-_Shown = dict[str, str]
+Shown = dict[str, str]
 """The reasons of the foreign drains that an observation showed, by node."""
 
 
@@ -55,7 +55,8 @@ class SimulatedSlurm(Slurmctld):
         self._oracle = oracle
         self._faults = faults
         self._user = user
-        self._shown: _Shown = {}
+        self.shown: Shown = {}
+        """What the last observation showed. A test that lets another broker look meanwhile puts it back."""
 
     # --- SlurmPort ---
 
@@ -91,23 +92,24 @@ class SimulatedSlurm(Slurmctld):
     def closed_by_bridge(self, name: str) -> bool:
         """A latch of the bridge's own stands; a person's drain or reservation is none."""
         node = self._node(name)
-        return name in self._held() or (node.drained and not self._foreign(node))
+        return name in self.held() or (node.drained and not self._foreign(node))
 
     # --- reading ---
 
     def _look(self) -> SlurmObservation:
         if not self._controller_up:
             raise Unreadable("slurm.observe", "slurmctld does not answer")
-        self._shown = {node.name: node.reason for node in self._nodes.values() if self._foreign(node)}
+        self.shown = {node.name: node.reason for node in self._nodes.values() if self._foreign(node)}
         return SlurmObservation(
             read_at=self._clock.now(),
             nodes={name: self._show_node(node) for name, node in self._nodes.items()},
             jobs=tuple(self._show_job(job) for job in self._live.values() if self._visible(job)),
-            held=self._held(),
+            held=self.held(),
             controller_up_s=self._clock.monotonic_s() - self._controller_started_s,
         )
 
-    def _held(self) -> frozenset[str]:
+    def held(self) -> frozenset[str]:
+        """The nodes inside reservations of the bridge, beside any fault of the port."""
         ours = (nodes for name, nodes in self._reservations.items() if name.startswith(OURS))
         return frozenset(name for nodes in ours for name in nodes)
 
@@ -116,7 +118,7 @@ class SimulatedSlurm(Slurmctld):
     def _write(self, call: str, nodes: Collection[str], effect: Callable[[SlurmdNode], None]) -> None:
         """One effect a node. What the bridge was shown is taken now, not when a late effect lands."""
         found = [self._node(name) for name in nodes]
-        shown = self._shown
+        shown = self.shown
         self._faults.write(
             f"slurm.{call}", [partial(self._reach, partial(self._judged, call, shown, effect, node)) for node in found]
         )
@@ -148,7 +150,7 @@ class SimulatedSlurm(Slurmctld):
             raise CallFailed("slurmctld does not answer")
         effect()
 
-    def _judged(self, call: str, shown: _Shown, effect: Callable[[SlurmdNode], None], node: SlurmdNode) -> None:
+    def _judged(self, call: str, shown: Shown, effect: Callable[[SlurmdNode], None], node: SlurmdNode) -> None:
         before = node.reason
         was_shown = self._foreign(node) and shown.get(node.name) == before
         effect(node)

@@ -163,6 +163,11 @@ class Slurmctld:
         elif found.state in ("RUNNING", "SUSPENDED"):
             self._end(found, "CANCELLED")
 
+    def cancel_all(self) -> None:
+        """Everybody gives up."""
+        for job in list(self._live):
+            self.cancel(job)
+
     def user_requeue(self, job: int) -> None:
         """`CallFailed` for a job that was submitted with ``--no-requeue``. A requeued job waits before it may start."""
         self._requeue(self._jobs[job], hold_s=self._timings.requeue_hold_s)
@@ -200,6 +205,12 @@ class Slurmctld:
 
     def admin_unreserve(self, name: str) -> None:
         self._unreserve(name, self._nodes)
+
+    def admin_takes_out(self, node: str) -> None:
+        """scontrol update reservation=… nodes-=…: out of every reservation around the node, whosever it is."""
+        for name, nodes in list(self._reservations.items()):
+            if node in nodes:
+                self._unreserve(name, [node])
 
     # --- what breaks ---
 
@@ -252,6 +263,10 @@ class Slurmctld:
 
     def job(self, job: int) -> SlurmJob:
         return self._show_job(self._jobs[job])
+
+    def live(self) -> tuple[int, ...]:
+        """The jobs that are not over."""
+        return tuple(self._live)
 
     def signals(self, job: int) -> tuple[str, ...]:
         """Those that a job got in its present run, or in its last one."""

@@ -106,7 +106,7 @@ class World:
 
     def play(self, wishes: Iterable[Wish]) -> None:
         for wish in wishes:
-            self.at(wish.at_s, self._fulfil(wish))
+            self.at(wish.at_s, self.fulfil(wish))
 
     def power_off(self, node: str) -> None:
         """The machine is dead: its processes too, and neither scheduler has noticed yet."""
@@ -148,7 +148,7 @@ class World:
             now_s = self.clock.monotonic_s()
             if self._rung:
                 due_s = max(reborn_s, min(due_s, now_s + WAKE_S))
-            moment_s = min(due_s if step else math.inf, self._next_event_s(), until_s)
+            moment_s = max(now_s, min(due_s if step else math.inf, self._next_event_s(), until_s))
             self._pass_time(moment_s, speed, sleeper)
             if moment_s >= until_s:
                 return stop_when()
@@ -212,7 +212,8 @@ class World:
                 return node
         raise BridgeError(f"this world has no node '{name}'")
 
-    def _fulfil(self, wish: Wish) -> Effect:
+    def fulfil(self, wish: Wish) -> Effect:
+        """What makes a wish come true, whenever it is called."""
         match wish:
             case Submit(job=job):
                 return lambda: _discard(self.slurm.submit(job))

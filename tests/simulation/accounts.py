@@ -41,7 +41,7 @@ def _slurm_odd(world: World, state: LedgerState, node: Node) -> list[str]:
     owner, closure = state.leases[node.name].owner, state.closures.get((node.name, Side.SLURM))
     shown = world.slurm.node(node.slurm_name)
     mark = Mark.parse(shown.reason) if "DRAIN" in shown.states else None
-    held = node.slurm_name in world.slurm.observe().held
+    held = node.slurm_name in world.slurm.held()
     odd = []
     if mark is not None and (closure is None or closure.mark != mark):
         odd.append(f"{node.name} is drained with {mark}, the ledger knows {closure and closure.mark}")

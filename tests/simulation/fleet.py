@@ -46,10 +46,12 @@ class Fleet:
         )
         self.reconciler = self.new_broker()
 
-    def new_broker(self, slurm: SlurmPort | None = None, kubernetes: KubePort | None = None) -> Reconciler:
+    def new_broker(
+        self, slurm: SlurmPort | None = None, kubernetes: KubePort | None = None, ledger: Ledger | None = None
+    ) -> Reconciler:
         """A broker that knows nothing but what the ledger and the world say, be it through ports of a test's own."""
         self.reconciler = Reconciler(
-            ledger=self.broker_ledger,
+            ledger=ledger or self.broker_ledger,
             slurm=slurm or self.world.slurm,
             kubernetes=kubernetes or self.world.kube,
             clock=self.world.clock,

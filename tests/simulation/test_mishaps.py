@@ -1,122 +1,12 @@
-"""Bad days by seed: broken calls, dying brokers, lost commits, and what people and machines do, all at once.
-
-The world checks its invariants after every event; here it is asked what is left when all is quiet again. More seeds:
-``SEEDS=200 FIRST_SEED=1000 pytest tests/simulation/test_mishaps.py``.
-"""
+"""Faults that seeds have found, each as a story of its own."""
 
 from __future__ import annotations
 
-import os
-import random
-from functools import partial
-
-import pytest
-
 from bridge.model.handoff import Step
 from bridge.model.ownership import Owner, Side
-from bridge.simulation.agent import SimulatedAgent
 from bridge.simulation.faults import When
-from bridge.simulation.mishaps import mishap_every
-from bridge.simulation.workload import restless
-from tests.simulation.accounts import at_rest, unaccounted
+from tests.simulation.accounts import unaccounted
 from tests.simulation.fleet import TIMING, Fleet
-
-FIRST_SEED = int(os.environ.get("FIRST_SEED", "0"))
-SEEDS = int(os.environ.get("SEEDS", "10"))
-
-LENGTH_S = 1200.0
-SETTLES_WITHIN_S = 1200.0
-"""The clean deadline, the longest but for emptying (whose jobs end within two minutes), and the undoing after it."""
-
-WRITES = (
-    "slurm.drain",
-    "slurm.hold",
-    "slurm.resume",
-    "slurm.release",
-    "slurm.signal",
-    "slurm.requeue",
-    "kube.want",
-    "kube.inspect",
-    "ledger.commit",
-    "ledger.commit",
-    "ledger.renew",
-    "ledger.next_generation",
-)
-"""Where a broker may die: between the intent and its act, and between the act and the next commit."""
-
-
-@pytest.mark.parametrize("seed", range(FIRST_SEED, FIRST_SEED + SEEDS))
-def test_after_a_bad_day_all_is_at_rest_and_accounted_for(seed: int) -> None:
-    bad_day(seed)
-
-
-def bad_day(seed: int) -> Fleet:
-    """A day in which everything happens, and the quiet evening after it."""
-    rng = random.Random(seed)
-    fleet = Fleet(seed, exact=False, **_policy(rng))  # type: ignore[arg-type]
-    fleet.break_ledger()
-    if rng.random() < 0.7:
-        SimulatedAgent(fleet.world.clock, fleet.ledger, fleet.world.slurm).start()
-    fleet.world.play(restless(rng, nodes=rng.choice([2, 3, 4]), length_s=LENGTH_S, mean_s=40))
-    mishap_every(fleet.world, rng, mean_s=rng.choice([15, 60, 200]), until_s=LENGTH_S)
-    _order_at_random(fleet, rng)
-    _die_at_random(fleet, rng)
-    fleet.world.faults.chaos(rng, rate=rng.choice([0.0, 0.02, 0.06]))
-    fleet.run_for(LENGTH_S)
-    fleet.world.faults.calm()
-    fleet.run_until(lambda: at_rest(fleet), "every handoff has ended", within_s=SETTLES_WITHIN_S)
-    fleet.run_until(
-        lambda: not unaccounted(fleet), f"every mark is the ledger's: {unaccounted(fleet)}", within_s=SETTLES_WITHIN_S
-    )
-    return fleet
-
-
-def _policy(rng: random.Random) -> dict[str, object]:
-    floor_nodes = rng.choice([0, 0, 1])
-    return {
-        "min_hold_s": rng.choice([0, 5]),
-        "failure_backoff_s": 30,
-        "gang_deadline_s": rng.choice([60, 1800]),
-        "gang_backoff_s": 30,
-        "slurm": {"floor_nodes": floor_nodes, "lend_limit_nodes": rng.choice([0, floor_nodes])},
-        "kubernetes": {
-            "floor_nodes": rng.choice([0, 0, 1]),
-            "max_nodes": rng.choice([None, 3]),
-            "weight": rng.choice([0, 1, 3]),
-        },
-        "headroom": {"nodes": rng.choice([0, 0, 1])},
-        "preemption": {
-            "mode": rng.choice(["none", "idle_only", "requeue", "requeue"]),
-            "signal": rng.choice(["", "USR1"]),
-            "grace_s": rng.choice([2, 20]),
-            "min_runtime_s": 0,
-            "respite_s": 60,
-            "window_s": 120,
-        },
-    }
-
-
-def _order_at_random(fleet: Fleet, rng: random.Random) -> None:
-    """A person who moves nodes to and fro by hand, whatever the policy's minimum hold says."""
-    moment_s = rng.expovariate(1 / 120)
-    while moment_s < LENGTH_S:
-        node, side = rng.choice(fleet.world.nodes).name, rng.choice(list(Side))
-        fleet.world.at(moment_s, partial(_order, fleet, side, node))
-        moment_s += rng.expovariate(1 / 120)
-
-
-def _die_at_random(fleet: Fleet, rng: random.Random) -> None:
-    """The broker dies right before or right after a write; the next one comes a second later."""
-    moment_s = rng.expovariate(1 / 150)
-    while moment_s < LENGTH_S:
-        call, when = rng.choice(WRITES), rng.choice([When.CRASH_BEFORE, When.CRASH_AFTER])
-        fleet.world.at(moment_s, partial(fleet.world.faults.fail_next, call, when=when))
-        moment_s += rng.expovariate(1 / 150)
-
-
-def _order(fleet: Fleet, side: Side, node: str) -> None:
-    fleet.order(side, node)
-
 
 # --- found by seeds, kept as stories ---
 
