@@ -7,7 +7,8 @@ UV := $(VENV)/bin/uv
 
 include testbed/testbed.mk
 
-.PHONY: help setup lock demo test check lint types layers unit testbed-fresh integration e2e bench mutants fuzz docs clean
+.PHONY: help setup lock demo test check lint types layers unit testbed-fresh integration e2e soak bench mutants fuzz \
+	docs clean
 
 help: ## what there is
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sort | awk -F ':.*## ' '{printf "  %-16s %s\n", $$1, $$2}'
@@ -56,6 +57,11 @@ e2e: setup ## the scenarios on the testbed with the bridge; writes build/e2e/han
 	@testbed/host/install
 	@testbed/bin/up bridge
 	@$(PY) -m pytest -q tests/e2e
+
+soak: setup ## minutes of work, kills and cuts on the testbed (MINUTES=30, SEED=1); writes build/soak/report.json
+	@testbed/host/install
+	@testbed/bin/up bridge
+	@$(PY) -m tests.soak --minutes $(or $(MINUTES),30) --seed $(or $(SEED),1)
 
 bench: setup ## how long reading and planning take, on one core; writes build/bench/{plan,observation}.json
 	@$(PY) -m tests.bench
