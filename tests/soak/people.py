@@ -17,7 +17,7 @@ from tests.e2e.testbed import NotYet, Slurm, Testbed, container, run
 from tests.soak.report import Record, Submission
 from tests.soak.story import DEPLOYMENTS, USUAL, Act, Edit, Job, Order, Scale
 
-MOST_JOBS = 12
+MOST_JOBS = 10
 """With more of ours in the queue than this, users wait: what is left at the end must be able to run in minutes."""
 PATIENCE_S = 40.0
 BROKEN = (AssertionError, NotYet, httpx.HTTPError, subprocess.TimeoutExpired)

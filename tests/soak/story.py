@@ -217,9 +217,9 @@ def _mishaps(rng: random.Random, until_s: float) -> Iterator[Mishap]:
 
 
 def _jobs(rng: random.Random, until_s: float) -> Iterator[Job]:
-    for number, at_s in enumerate(_times(rng, 5, until_s)):
+    for number, at_s in enumerate(_times(rng, 7, until_s)):
         nodes = rng.choices((1, 2, 3, 4), (60, 22, 8, 10))[0]
-        seconds = min(60, 2 + round(rng.expovariate(1 / 10)))
+        seconds = min(60, 2 + round(rng.expovariate(1 / 8)))
         yield Job(at_s, f"soak-{number}", nodes, seconds, rng.random() < 0.4, rng.choice(("alice", "bob")))
 
 
