@@ -27,8 +27,8 @@ LATE_S = 10.0
 LOOK_AFTER_EVERY_S = 15.0
 PROGRESS_EVERY_S = 60.0
 WORK_ENDS_S = 600.0
-"""For the queue to run empty after the last act. A killed slurmctld may hold a job that it never started for running, and
-takes 5 minutes to find out; a job that was requeued waits for two more."""
+"""For the queue to run empty after the last act. A killed slurmctld may think for 5 minutes that a job runs which it
+never started; a job that was requeued waits for two more."""
 REST_S = 180.0
 """For every handoff to end once nothing runs any more: the longest step deadline is that of a proof, 120 s."""
 MARKS_S = 30.0
