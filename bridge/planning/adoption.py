@@ -6,7 +6,8 @@ and left to a person.
 
 A mark of ours that the ledger does not know (it was restored from the past) means: ours, and closed on both sides,
 until one of them is proved empty. Then the other one has the node: the one with work on it, else the one that the
-ledger knew last. Nobody's work is ended for it, and a node with work on both sides is left to a person.
+ledger knew last. Nobody's work is ended for it. A node with work on both sides stays closed until that of one side is
+over, or a person has it ended.
 """
 
 from __future__ import annotations
@@ -61,10 +62,19 @@ def take_back(sight: Sight, last: Side, *, newest: tuple[int, int]) -> Adoption:
     what = f"carries {carried}, unknown to the ledger" if carried else "changed hands after what the ledger knows"
     working = [side for side in Side if sight.side(side).works]
     if len(working) == 2:
-        return Adoption(Owner.BRIDGE, f"{what}; work runs on both sides: a person must choose and order it to one")
+        return Adoption(Owner.BRIDGE, f"{what}; work runs on both sides: the one that is left alone keeps the node")
     owner = working[0] if working else last
     why = f"work runs on the {owner} side" if working else f"nothing runs on it, {owner} had it last"
     return Adoption(owner.owner, f"{what}; {why}")
+
+
+def worker(sight: Sight) -> Side | None:
+    """The one side whose work runs on a node that is closed on the other side: a proof that it may keep it."""
+    for side in Side:
+        other = sight.side(side.other)
+        if sight.side(side).works and other.known and other.closed and not other.works:
+            return side
+    return None
 
 
 def is_overtaken(sight: Sight, lease: Lease, handoff: Handoff | None) -> bool:

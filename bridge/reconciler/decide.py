@@ -36,7 +36,7 @@ from bridge.model.ledger import (
 )
 from bridge.model.ownership import Closure, Lease, Mark, Owner, Side
 from bridge.model.policy import PoolPolicy
-from bridge.planning.adoption import Adoption, adopt, is_overtaken, take_back
+from bridge.planning.adoption import Adoption, adopt, is_overtaken, take_back, worker
 from bridge.planning.orders import judge_order
 from bridge.planning.planner import plan
 from bridge.planning.snapshot import Move, Place, Plan, Snapshot
@@ -115,6 +115,7 @@ class Decider:
         )
         self._advance(snapshot)
         self._take_back()
+        self._give_to_workers()
         self._adopt()
         self._answer_orders(snapshot)
         planned = plan(self._as_begun(snapshot), self.state.policy, self.now)
@@ -269,6 +270,20 @@ class Decider:
                 self._note_step(ended, edge, Verdict(blockers=(adoption.reason,)))
             self._take_in(record, adoption.owner, adoption, replaces=lease)
 
+    def _give_to_workers(self) -> None:
+        """Nodes that nobody owns and on which the work of one side runs: a restored ledger could not tell whose they
+        are, and now that side alone is left."""
+        for name, lease in self.state.leases.items():
+            record = self.state.nodes.get(name)
+            if record is None or lease.owner is not Owner.BRIDGE or name in self.state.handoffs or not record.unusable:
+                continue
+            side = worker(self.seen[name])
+            waits = record.backoff_until is not None and record.backoff_until > self.now
+            if side is None or waits or name in self._overtaken:
+                continue
+            reason = f"only {side}'s work runs on it, behind closed doors: it keeps the node"
+            self._take_in(record, side.owner, Adoption(side.owner, reason), replaces=lease)
+
     @property
     def _newest(self) -> tuple[int, int]:
         """The newest token outside that a ledger of ours can have written: a leader leads above all that it believes
@@ -382,7 +397,7 @@ class Decider:
         """Since when a node at rest is idle, and whether its owner can use it again."""
         for name, lease in self.state.leases.items():
             side = lease.owner.side
-            if name not in self.state.nodes or name in self.state.handoffs or side is None:
+            if name not in self.state.nodes or name in self.state.handoffs or side is None or name in self._overtaken:
                 continue
             record = self._record(name)
             facts = self.seen[name].side(side)

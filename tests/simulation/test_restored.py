@@ -9,8 +9,9 @@ from dataclasses import dataclass, field
 
 import pytest
 
+from bridge.model.kube import LoanSpec
 from bridge.model.ledger import Change
-from bridge.model.ownership import Owner, Side
+from bridge.model.ownership import Mark, Owner, Side
 from bridge.simulation.faults import When
 from bridge.store.memory import Backup
 from tests.simulation.accounts import at_rest, unaccounted
@@ -170,3 +171,149 @@ def test_a_ledger_taken_back_seconds_later_with_work_on_what_was_opened(after: i
 
 def test_the_stories_have_as_many_commits_as_are_tried() -> None:
     assert [commits(by_hand), commits(by_demand)] == [13, 13]
+
+
+def serve(fleet: Fleet, replicas: int) -> str:
+    chat = fleet.deploy("chat", replicas=replicas)
+    fleet.run_until(lambda: all(pod.ready for pod in fleet.world.kube.cluster.of(chat)), "the pods serve")
+    return chat
+
+
+def events(fleet: Fleet, kind: str) -> list[str]:
+    return [event.message for event in fleet.ledger.events(after=0, limit=1000) if event.kind == kind]
+
+
+def test_a_database_that_was_lost_whole_finds_its_nodes_by_their_marks() -> None:
+    """One is lent and serves; the other one computes. Both keep what they do, and the side that they do it for."""
+    fleet = Fleet(nodes=2, min_hold_s=0)
+    nothing = fleet.ledger.backup()
+    fleet.settle()
+    chat = serve(fleet, 1)
+    job = fleet.sbatch(runs_s=3000)
+    fleet.run_until(lambda: fleet.world.slurm.job(job).state == "RUNNING", "the job runs")
+    lent = fleet.owned(Owner.KUBERNETES)
+    pods = [pod.key for pod in fleet.world.kube.cluster.of(chat)]
+    fleet.ledger.restore(nothing)
+    fleet.new_broker()
+    fleet.settle()
+    assert fleet.owned(Owner.KUBERNETES) == lent
+    assert [pod.key for pod in fleet.world.kube.cluster.of(chat)] == pods
+    fleet.world.kube.cluster.scale(chat, 0)
+    settles(fleet)
+
+
+def test_a_node_that_the_ledger_has_never_heard_of() -> None:
+    """It joined after the backup, and was lent: until the policy is applied anew nothing is done to it."""
+    fleet = Fleet(nodes=2, min_hold_s=0)
+    policy = fleet.ledger.read().policy
+    pools = tuple(pool.model_copy(update={"nodes": ("gpu-1",)}) for pool in policy.pools)
+    one = policy.model_copy(update={"pools": pools})
+    now = fleet.world.clock.now()
+    fleet.ledger.apply_policy(one, fleet.world.nodes[:1], replaces=1, author="ada", note="", at=now)
+    fleet.run_until(lambda: fleet.owned(Owner.SLURM) == ["gpu-1"], "gpu-1 is taken in")
+    backup = fleet.ledger.backup()
+    fleet.ledger.apply_policy(policy, fleet.world.nodes, replaces=2, author="ada", note="", at=now)
+    fleet.settle()
+    chat = serve(fleet, 2)
+    fleet.ledger.restore(backup)
+    fleet.run_until(lambda: fleet.owned(Owner.KUBERNETES) == ["gpu-1"], "gpu-1 is taken back")
+    epoch = fleet.reconciler.pulse.epoch
+    fleet.ledger.apply_policy(policy, fleet.world.nodes, replaces=2, author="ada", note="again", at=now)
+    fleet.run_until(lambda: fleet.owned(Owner.KUBERNETES) == ["gpu-1", "gpu-2"], "gpu-2 is taken back")
+    assert fleet.reconciler.pulse.epoch == epoch, "its mark was counted before anybody knew the node"
+    fleet.world.kube.cluster.scale(chat, 0)
+    settles(fleet)
+
+
+def test_a_gang_of_which_the_ledger_knows_the_past() -> None:
+    """Both nodes go to Slurm for one job. Restored to when they were still collected, and the job runs."""
+    fleet = Fleet(nodes=2, min_hold_s=0)
+    fleet.settle()
+    chat = serve(fleet, 2)
+    fleet.world.kube.cluster.scale(chat, 0)
+    tape = Tape(fleet)
+    job = fleet.sbatch(nodes=2, runs_s=3000)
+    fleet.run_until(lambda: fleet.world.slurm.job(job).state == "RUNNING", "the job runs")
+    for backup in tuple(tape.backups):
+        fleet.ledger.restore(backup)
+        fleet.run_until(lambda: at_rest(fleet) and not unaccounted(fleet), "all is at rest", within_s=300)
+        assert fleet.owned(Owner.SLURM) == ["gpu-1", "gpu-2"]
+        assert fleet.world.slurm.job(job).state == "RUNNING"
+    settles(fleet)
+
+
+NO_NUMBER = 2**62
+
+
+@pytest.mark.parametrize(
+    "mark",
+    [Mark("lease0666", 1, NO_NUMBER), Mark("lease0666", NO_NUMBER, 1), Mark("lease0666", 99, NO_NUMBER)],
+    ids=str,
+)
+def test_a_number_without_measure_is_said_and_never_followed(mark: Mark) -> None:
+    """A person with kubectl wrote it. Nobody can write over it: the node is closed where it can be."""
+    fleet = Fleet(nodes=2, min_hold_s=0)
+    fleet.settle()
+    fleet.world.kube.controller.want(LoanSpec("gpu-1.testbed", Owner.KUBERNETES, mark, 8))
+    fleet.run_until(lambda: fleet.owned(Owner.BRIDGE) == ["gpu-1"], "gpu-1 is nobody's")
+    fleet.run_for(100)
+    assert not fleet.world.slurm.open("gpu-1")
+    said = fleet.ledger.read().nodes["gpu-1"].unusable
+    assert said.startswith(f"carries {mark} on the kubernetes side, a number that no ledger")
+    assert sum("a number that no ledger" in message for message in events(fleet, "adoption")) == 1, "it is said once"
+    leader = fleet.ledger.leader()
+    assert leader is not None
+    assert leader[1] == 1
+    assert fleet.ledger.next_generation() < 100
+
+    fleet.order(Side.KUBERNETES, "gpu-2")
+    fleet.run_until(lambda: "gpu-2" in fleet.owned(Owner.KUBERNETES), "all others move on")
+    refused = fleet.order(Side.SLURM, "gpu-1")
+    fleet.run_for(5)
+    answered = fleet.ledger.request(refused.id)
+    assert answered is not None
+    assert "carries" in answered.answer
+
+    del fleet.world.kube.controller.loans["gpu-1.testbed"]
+    fleet.run_for(10)
+    fleet.order(Side.SLURM, "gpu-1")
+    fleet.run_until(lambda: "gpu-1" in fleet.owned(Owner.SLURM), "without that NodeLoan a person may give it away")
+    settles(fleet)
+
+
+def test_a_believable_mark_of_a_stranger_costs_no_more_than_numbers() -> None:
+    fleet = Fleet(nodes=2, min_hold_s=0)
+    fleet.settle()
+    strange = Mark("lease0666", 1000, 1_000_000)
+    fleet.world.slurm.admin_drain("gpu-1", f"{strange} haha", user="bridge")
+    fleet.run_for(60)
+    leader = fleet.ledger.leader()
+    assert leader is not None
+    assert leader[1] == 1001
+    assert fleet.ledger.read().leases["gpu-1"].generation > 1_000_000
+    settles(fleet)
+
+
+def test_a_node_with_work_on_both_sides_stays_closed_until_one_is_left() -> None:
+    """It should never be; when it is, after a restore, nobody's work is ended."""
+    fleet = a_fleet()
+    backup = fleet.ledger.backup()
+    chat = serve(fleet, 1)
+    node = fleet.owned(Owner.KUBERNETES)[0]
+    fleet.world._strict = fleet.world.oracle._strict = False
+    fleet.world.slurm.admin_resume(node)
+    fleet.world.slurm.admin_unreserve("bridge-shared")
+    job = fleet.sbatch(nodes=2, runs_s=200)
+    fleet.world.run(fleet.world.clock.monotonic_s() + 5)
+    assert node in fleet.world.slurm.job(job).nodes
+    fleet.ledger.restore(backup)
+    fleet.run_until(lambda: fleet.owned(Owner.BRIDGE) == [node], "the node is nobody's")
+    fleet.run_for(60)
+    assert "work runs on both sides" in fleet.ledger.read().nodes[node].unusable
+    assert fleet.world.slurm.job(job).state == "RUNNING"
+    assert fleet.world.oracle.double_booked() == (node,)
+    fleet.run_until(lambda: node in fleet.owned(Owner.KUBERNETES), "it is the pod's once the job is over", within_s=400)
+    assert fleet.world.slurm.job(job).state == "COMPLETED"
+    assert fleet.world.kube.cluster.of(chat)[0].ready
+    fleet.world.kube.cluster.scale(chat, 0)
+    settles(fleet)
