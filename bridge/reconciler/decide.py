@@ -99,7 +99,7 @@ class Decider:
     changes: list[Change] = field(default_factory=list)
     _generations: dict[str, int] = field(default_factory=dict)
     _records: dict[str, NodeRecord] = field(default_factory=dict)
-    _begun: dict[str, tuple[Lease, Handoff]] = field(default_factory=dict)
+    _begun: dict[str, tuple[Lease, Handoff | None]] = field(default_factory=dict)
     _gangs: frozenset[str] = frozenset()
     _overtaken: frozenset[str] = frozenset()
     """Nodes of which the ledger, restored from the past, knows less than stands outside."""
@@ -304,6 +304,7 @@ class Decider:
             self.changes.append(PutClosure(Closure(name, closed, lease.mark)))
         if handoff is not None:
             self.changes.append(PutHandoff(handoff, replaces=None))
+        self._begun[name] = (lease, handoff)
         unusable = "" if handoff is not None else reason
         self._records[name] = replace(record, unusable=unusable)
         self._note("adoption", f"{name} is taken in as {owner}'s: {reason}", node=name, lease=lease_id)

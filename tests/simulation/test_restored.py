@@ -4,8 +4,9 @@ ended, every node gets an owner again, and moves go on."""
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import pytest
 
@@ -14,6 +15,8 @@ from bridge.model.ledger import Change
 from bridge.model.ownership import Mark, Owner, Side
 from bridge.simulation.faults import When
 from bridge.store.memory import Backup
+from tests.fuzz.stage import Stage
+from tests.fuzz.story import LENGTH_S, Orders, Wishes, tell
 from tests.simulation.accounts import at_rest, unaccounted
 from tests.simulation.fleet import Fleet
 
@@ -312,8 +315,34 @@ def test_a_node_with_work_on_both_sides_stays_closed_until_one_is_left() -> None
     assert "work runs on both sides" in fleet.ledger.read().nodes[node].unusable
     assert fleet.world.slurm.job(job).state == "RUNNING"
     assert fleet.world.oracle.double_booked() == (node,)
-    fleet.run_until(lambda: node in fleet.owned(Owner.KUBERNETES), "it is the pod's once the job is over", within_s=400)
+    fleet.world.run(fleet.world.clock.monotonic_s() + 250)
+    order = fleet.order(Side.SLURM, node)
+    fleet.run_until(lambda: node in fleet.owned(Owner.KUBERNETES), "it is the pod's once the job is over")
+    answered = fleet.ledger.request(order.id)
+    assert answered is not None
+    assert "in motion to kubernetes" in answered.answer, "an order of the same moment comes after"
     assert fleet.world.slurm.job(job).state == "COMPLETED"
     assert fleet.world.kube.cluster.of(chat)[0].ready
     fleet.world.kube.cluster.scale(chat, 0)
     settles(fleet)
+
+
+@pytest.mark.parametrize("seed", [1, 4, 27, 34, 59, 62])
+def test_whole_days_on_which_the_ledger_is_taken_back(seed: int) -> None:
+    """Jobs, pods, orders and every policy of the fuzzer's stories, with all their audits; by 2 s to minutes."""
+    rng, story = random.Random(seed), tell(seed)
+    stage = Stage(replace(story, events=tuple(each for each in story.events if isinstance(each, Wishes | Orders))))
+    backups = [stage.ledger.backup()]
+
+    def keep() -> None:
+        backups.append(stage.ledger.backup())
+        if len(backups) < LENGTH_S / 2:
+            stage.world.clock.after(2, keep)
+
+    def take_back() -> None:
+        stage.ledger.restore(backups[-min(rng.choice([1, 3, 10, 30, 100]), len(backups))])
+
+    keep()
+    for _ in range(rng.choice([1, 2, 5])):
+        stage.world.at(rng.uniform(30, LENGTH_S), take_back)
+    stage.play()
