@@ -221,10 +221,16 @@ def loan_wanted(standing: Standing) -> LoanSpec | None:
 
 def _inspection(standing: Standing) -> list[Act]:
     handoff = standing.handoff
-    if handoff is None or handoff.step is not Step.CLEAN or standing.kube is None:
+    if handoff is None or standing.kube is None or not (handoff.step is Step.CLEAN or _is_admitted(standing, handoff)):
         return []
     answer = standing.kube.inspection
     return [] if answer is not None and answer.nonce == handoff.nonce else [Inspect(standing.node, handoff.nonce)]
+
+
+def _is_admitted(standing: Standing, handoff: Handoff) -> bool:
+    """All but clean: what an inspector says of a node before both sides are closed and one is empty is soon old."""
+    source, destination = standing.sight.side(handoff.source), standing.sight.side(handoff.destination)
+    return handoff.step is Step.ADMIT and source.empty and destination.closed and not destination.works
 
 
 def _endings(standing: Standing, gang: Sequence[Standing], now: datetime) -> list[Act]:

@@ -263,13 +263,15 @@ class DeviceFacts:
 
     clean: bool = False
     blockers: tuple[str, ...] = ()
+    answered: bool = True
+    """Whether it has answered at all, be it that it could not look."""
 
 
 def device_facts(node: Node, handoff: Handoff, seen: KubeObservation | Unreadable) -> DeviceFacts:
     found = None if isinstance(seen, Unreadable) else seen.nodes.get(node.kube_name)
     answer = found.inspection if found else None
     if answer is None or answer.nonce != handoff.nonce:
-        return DeviceFacts(blockers=("the inspector has not answered yet",))
+        return DeviceFacts(blockers=("the inspector has not answered yet",), answered=False)
     if answer.error:
         return DeviceFacts(blockers=(f"the inspector could not look: {answer.error}",))
     if answer.holders:

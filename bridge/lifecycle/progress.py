@@ -114,7 +114,7 @@ def _judge_step(member: Member, gang: Sequence[Member]) -> Verdict:
     if not source.known:
         return Verdict(blockers=(source.unknown,), unknown=True)
     if step in (Step.ADMIT, Step.ADOPT):
-        return _judge_first_day(step, source, destination)
+        return _judge_first_day(step, source, destination, member.sight.devices)
     if source.foreign:
         return Verdict(Fact.TAKEN, (source.foreign,))
     if step is Step.CLOSE:
@@ -126,11 +126,15 @@ def _judge_step(member: Member, gang: Sequence[Member]) -> Verdict:
     return _judge_clean(member, gang, destination)
 
 
-def _judge_first_day(step: Step, source: SideFacts, destination: SideFacts) -> Verdict:
+def _judge_first_day(step: Step, source: SideFacts, destination: SideFacts, devices: DeviceFacts) -> Verdict:
+    """Where work of the destination runs, processes are its own and prove nothing; else none may hold a GPU device. An
+    inspector that is not up yet, on the first day, is waited for."""
     if step is Step.ADMIT and not destination.closed:
         return Verdict(blockers=(destination.unknown or "not closed on both sides yet",), unknown=not destination.known)
     if not source.closed:
         return Verdict(blockers=("not closed yet",))
+    if source.empty and step is Step.ADMIT and not destination.works and not devices.clean:
+        return Verdict(blockers=devices.blockers, unknown=not devices.answered)
     if source.empty:
         return Verdict(Fact.EMPTY)
     if step is Step.ADOPT and not source.idle:

@@ -52,8 +52,13 @@ class Edge:
 
 TABLE: tuple[Edge, ...] = (
     # First day, both sides are open. Nothing runs: both are closed until the side that gets nothing is proved empty.
-    Edge(Step.ADMIT, Fact.EMPTY, Step.OPEN, "closed on both sides, and nothing runs on the side that does not get it"),
-    Edge(Step.ADMIT, Fact.LATE, Step.QUARANTINED, "the side that does not get the node did not get empty"),
+    Edge(
+        Step.ADMIT,
+        Fact.EMPTY,
+        Step.OPEN,
+        "closed on both sides, nothing runs on the side that does not get it, and no process holds a GPU device",
+    ),
+    Edge(Step.ADMIT, Fact.LATE, Step.QUARANTINED, "the side that does not get the node did not get empty or clean"),
     # First day, one side has work: it keeps the node and stays open; only the other side is closed.
     Edge(Step.ADOPT, Fact.EMPTY, Step.DONE, "the side that does not own the node is closed and nothing runs there"),
     Edge(Step.ADOPT, Fact.DISTURBED, Step.QUARANTINED, "work appeared on the other side too: a person must choose"),

@@ -346,3 +346,21 @@ def test_whole_days_on_which_the_ledger_is_taken_back(seed: int) -> None:
     for _ in range(rng.choice([1, 2, 5])):
         stage.world.at(rng.uniform(30, LENGTH_S), take_back)
     stage.play()
+
+
+def test_a_process_that_outlived_its_job_is_found_before_a_node_is_given_back() -> None:
+    """Slurm does not see it. Both nodes were lent when the backup was made, and no pod runs on them any more."""
+    fleet = a_fleet()
+    chat = serve(fleet, 2)
+    backup = fleet.ledger.backup()
+    fleet.world.kube.cluster.scale(chat, 0)
+    job = fleet.sbatch(nodes=2, runs_s=5, orphan_s=100)
+    fleet.run_until(lambda: fleet.world.slurm.job(job).state == "COMPLETED", "the job is over")
+    orphans = [node.name for node in fleet.world.nodes if fleet.world.machines.running(node.name)]
+    fleet.ledger.restore(backup)
+    fleet.run_until(lambda: fleet.owned(Owner.BRIDGE) == orphans, "the node with the process is nobody's")
+    assert "holds /dev/nvidia0" in fleet.ledger.read().nodes[orphans[0]].unusable
+    assert len(fleet.owned(Owner.KUBERNETES)) == 1
+    fleet.order(Side.SLURM, *orphans)
+    fleet.run_until(lambda: fleet.owned(Owner.SLURM) == orphans, "a person gives it away once the process is gone")
+    settles(fleet)
