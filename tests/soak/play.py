@@ -75,6 +75,7 @@ class Recorded:
             "own_affairs": [str(taken) for taken in own_affairs(self.looks, self.taken)],
             "jobs": vars(jobs),
             "people": dict(sorted(people.counts.items())) if people else {},
+            "leaders": len({holder for _, holder in self.leaders if holder}),
             "longest_without_leader_s": longest_without_leader(self.leaders),
             "quiet_after_s": round(self.quiet_after_s, 1),
             "seen_share": {node: self._seen_share(node) for node in NODES},

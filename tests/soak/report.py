@@ -318,7 +318,7 @@ def text(report: Json) -> str:
 
 def _last_lines(report: Json) -> list[str]:
     lines = [
-        f"longest time without a leader: {report['longest_without_leader_s']} s",
+        f"leaders (epochs): {report['leaders']}; longest time without one: {report['longest_without_leader_s']} s",
         f"quiet {report['quiet_after_s']} s after the last act",
         "seen by the judge: " + ", ".join(f"{node} {share:.1%}" for node, share in report["seen_share"].items()),
         f"locks met taken by their own side: {len(report['own_affairs'])}",

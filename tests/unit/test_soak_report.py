@@ -326,6 +326,7 @@ def report(**more: Any) -> dict[str, Any]:
         "own_affairs": [],
         "jobs": jobs,
         "people": {"jobs submitted": 3},
+        "leaders": 2,
         "longest_without_leader_s": 4.5,
         "quiet_after_s": 60.0,
         "seen_share": {"gpu-1": 0.99},
