@@ -5,6 +5,7 @@ Nobody here waits for an effect: a person whose command fails goes away, and wha
 
 from __future__ import annotations
 
+import json
 import subprocess
 import time
 from collections import Counter
@@ -15,7 +16,7 @@ import httpx
 from bridge.model import hostlists
 from tests.e2e.testbed import NotYet, Slurm, Testbed, container, run
 from tests.soak.report import Record, Submission
-from tests.soak.story import DEPLOYMENTS, USUAL, Act, Edit, Job, Order, Scale
+from tests.soak.story import DEPLOYMENTS, USUAL, Act, Edit, Job, Manner, Order, Scale
 
 MOST_JOBS = 10
 """With more of ours in the queue than this, users wait: what is left at the end must be able to run in minutes."""
@@ -24,6 +25,14 @@ BROKEN = (AssertionError, NotYet, httpx.HTTPError, subprocess.TimeoutExpired)
 """What the hands of the e2e tests raise when a part of the testbed does not answer, or says no."""
 
 _SAVES = "trap : USR1; i=0; while [ $i -lt {seconds} ]; do sleep 1; i=$((i+1)); done"
+_AS = {
+    Manner.SAVES: (("--requeue", "--comment=bridge: checkpoint=1"), _SAVES, "USR1"),
+    Manner.IGNORES: (("--requeue",), 'trap "" USR1; sleep {seconds}', "USR1"),
+    Manner.STAYS: (("--no-requeue",), "sleep {seconds}", ""),
+}
+"""Options, script of the tasks, and the signal that its batch script survives."""
+_SLURMS_OWN = "Duplicate jobid"
+"""Why Slurm itself drains a node. Nobody else in a soak does but the bridge."""
 _RECORD = "JobName,State,NodeList,Start,End"
 
 
@@ -74,14 +83,12 @@ class People:
         if len(self.queue()) >= MOST_JOBS:
             return "put off"
         at_s = time.time()
-        options = [f"--nodes={job.nodes}", f"--job-name={job.name}", "--requeue", "--time=10"]
-        script, catches = f"sleep {job.seconds}", ""
-        if job.saves:
-            options.append("--comment=bridge: checkpoint=1")
-            script, catches = _SAVES.format(seconds=job.seconds), "USR1"
+        options, script, catches = _AS[job.manner]
+        common = (f"--nodes={job.nodes}", f"--job-name={job.name}", "--time=10")
+        script = script.format(seconds=job.seconds)
         acknowledged = False
         try:
-            self._slurm.sbatch(*options, script=script, user=job.user, catches=catches)
+            self._slurm.sbatch(*common, *options, script=script, user=job.user, catches=catches)
             acknowledged = True
         finally:
             self.submissions.append(Submission(job.name, at_s, acknowledged))
@@ -122,14 +129,35 @@ class People:
     def usual_policy(self) -> None:
         self._testbed.bridge.apply_policy(**USUAL)
 
-    def look_after_nodes(self) -> None:
-        """As an admin who looked at a quarantined node and found it well: back to Slurm."""
-        try:
-            for name, node in self._testbed.bridge.nodes().items():
-                if node["owner"] == "bridge" and node["handoff"] is None:
-                    self.counts[f"quarantines: order to Slurm {self._order('slurm', (name,))}"] += 1
-        except BROKEN:
-            self.counts["quarantines: not looked at"] += 1
+    def look_after(self) -> None:
+        """As an admin who looks at what stands still, and finds it well: quarantined nodes, and what Slurm set aside.
+
+        A slurmctld that was killed may start a job a second time where it runs already; it then holds the job and
+        drains the node until somebody has looked.
+        """
+        for look in (self._after_quarantines, self._after_held_jobs, self._after_drains_of_slurm):
+            try:
+                look()
+            except BROKEN:
+                self.counts["looks after things failed"] += 1
+
+    def _after_quarantines(self) -> None:
+        for name, node in self._testbed.bridge.nodes().items():
+            if node["owner"] == "bridge" and node["handoff"] is None:
+                self.counts[f"quarantines ordered to Slurm {self._order('slurm', (name,))}"] += 1
+
+    def _after_held_jobs(self) -> None:
+        for line in self._slurm("squeue", "--noheader", "--states=PENDING", "--format=%A %r").splitlines():
+            job, _, why = line.partition(" ")
+            if "held" in why:
+                self._slurm("scontrol", "release", job)
+                self.counts[f"jobs released ({why})"] += 1
+
+    def _after_drains_of_slurm(self) -> None:
+        for node in json.loads(self._slurm("scontrol", "show", "node", "--json"))["nodes"]:
+            if "DRAIN" in node["state"] and node["reason"].startswith(_SLURMS_OWN):
+                self._slurm("scontrol", "update", f"nodename={node['name']}", "state=resume")
+                self.counts[f"drains lifted ({node['reason']})"] += 1
 
     def _order(self, destination: str, nodes: Iterable[str]) -> str:
         body = {"nodes": list(nodes), "destination": destination, "reason": "a person's order"}

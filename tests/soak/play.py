@@ -166,7 +166,7 @@ def _acts(recorded: Recorded, testbed: Testbed, people: People, stop: threading.
         elif act is not None:
             persons[type(act).__name__].submit(_unless_late, people.do, act, began, people)
         elif chore.what == "carer":
-            persons["carer"].submit(people.look_after_nodes)
+            persons["carer"].submit(people.look_after)
         else:
             say(recorded, f"acts so far: {dict(people.counts)}")
     for future in mending:
@@ -248,12 +248,13 @@ def _within(recorded: Recorded, seconds: float, what: str, look: Callable[[], No
             raise NotYet(str(why)) from None
 
     try:
-        eventually(looked, what, within_s=seconds, every_s=1)
+        eventually(looked, what, within_s=seconds, every_s=2)
     except AssertionError as why:
         say(recorded, str(why))
 
 
 def _no_jobs(people: People) -> None:
+    people.look_after()
     queue = people.queue()
     if queue:
         raise NotYet(f"jobs {queue}")

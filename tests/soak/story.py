@@ -10,6 +10,7 @@ import heapq
 import random
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from enum import StrEnum
 from types import MappingProxyType
 from typing import Any
 
@@ -85,15 +86,26 @@ class Mishap:
         return self.at_s + self.lasts_s
 
 
+class Manner(StrEnum):
+    """What a job makes of the signal by which a victim is told: saves its work, ignores it, or may not be requeued.
+
+    One that may be requeued and does not know the signal would die of it; docs/policy.md says so, and nobody here does.
+    """
+
+    SAVES = "saves"
+    IGNORES = "ignores"
+    STAYS = "stays"
+
+
 @dataclass(frozen=True, slots=True)
 class Job:
-    """An sbatch. `saves`: it catches USR1 and may be requeued; others may be requeued by Slurm alone."""
+    """An sbatch."""
 
     at_s: float
     name: str
     nodes: int
     seconds: int
-    saves: bool
+    manner: Manner
     user: str
 
 
@@ -220,7 +232,8 @@ def _jobs(rng: random.Random, until_s: float) -> Iterator[Job]:
     for number, at_s in enumerate(_times(rng, 7, until_s)):
         nodes = rng.choices((1, 2, 3, 4), (60, 22, 8, 10))[0]
         seconds = min(60, 2 + round(rng.expovariate(1 / 8)))
-        yield Job(at_s, f"soak-{number}", nodes, seconds, rng.random() < 0.4, rng.choice(("alice", "bob")))
+        manner = rng.choices(tuple(Manner), (40, 40, 20))[0]
+        yield Job(at_s, f"soak-{number}", nodes, seconds, manner, rng.choice(("alice", "bob")))
 
 
 def _scales(rng: random.Random, until_s: float) -> Iterator[Scale]:
