@@ -27,6 +27,7 @@ def remember(report: Mapping[str, Any], recorded: Recorded) -> None:
     OUT.mkdir(parents=True)
     (OUT / "report.json").write_text(json.dumps(report, indent=1) + "\n")
     _lines("mishaps.jsonl", map(asdict, recorded.troubles))
+    _lines("failures.jsonl", recorded.people.failures if recorded.people else ())
     _lines("events.jsonl", recorded.events)
 
 

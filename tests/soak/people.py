@@ -54,14 +54,16 @@ class People:
         self.submissions: list[Submission] = []
         self.cancelled: frozenset[str] = frozenset()
         self.counts: Counter[str] = Counter()
+        self.failures: list[dict[str, str]] = []
 
     def do(self, act: Act) -> None:
         """One act of a person; counts how it went."""
         what = type(act).__name__.lower()
         try:
             self.counts[f"{what}s {self._do(act)}"] += 1
-        except BROKEN:
+        except BROKEN as why:
             self.counts[f"{what}s failed"] += 1
+            self.failures.append({"act": str(act), "why": str(why)})
 
     def _do(self, act: Act) -> str:
         match act:
