@@ -237,12 +237,12 @@ def _jobs(rng: random.Random, until_s: float) -> Iterator[Job]:
 
 
 def _scales(rng: random.Random, until_s: float) -> Iterator[Scale]:
-    for at_s in _times(rng, 10, until_s):
+    for at_s in _times(rng, 8, until_s):
         yield Scale(at_s, rng.choice(DEPLOYMENTS), rng.choices((0, 1, 2, 3), (45, 30, 17, 8))[0])
 
 
 def _orders(rng: random.Random, until_s: float) -> Iterator[Order]:
-    for at_s in _times(rng, 30, until_s, first_s=15):
+    for at_s in _times(rng, 20, until_s, first_s=15):
         count = rng.choices((1, 2), (80, 20))[0]
         yield Order(at_s, tuple(sorted(rng.sample(NODES, count))), rng.choice(("slurm", "kubernetes")))
 
