@@ -7,6 +7,8 @@ from pathlib import Path
 from pydantic import Field
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
+from bridge.model.mode import Mode
+
 
 class _Settings(BaseSettings):
     model_config = SettingsConfigDict(env_prefix="BRIDGE_", frozen=True, extra="ignore")
@@ -42,6 +44,14 @@ class KubeSettings(_Settings):
     kube_namespace: str = Field(default="slurm-kube-bridge", description="Where the node controller's Lease is")
     kube_timeout_s: float = 5
     kube_max_age_s: float = Field(default=5, description="A watch view older than this is UNKNOWN")
+
+
+class ModeSettings(_Settings):
+    """How much a broker may do. All replicas that may lead get the same mode, or a failover would change it."""
+
+    mode: Mode = Field(
+        default=Mode.ACTIVE, description="active; dry_run: only say what would move; read_only: only look, never lead"
+    )
 
 
 class ReconcilerSettings(_Settings):

@@ -9,7 +9,7 @@ import signal
 import socket
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 
 import structlog
@@ -23,14 +23,25 @@ from bridge.api.dependencies import ApiDependencies
 from bridge.api.explanations import ExplanationView
 from bridge.api.views import Freshness, MoveView, PlanView, SourceView, StatusView, VictimView, WhyView
 from bridge.kube.port import KubeApi
-from bridge.model.errors import Unreadable
+from bridge.model.errors import CallFailed, Invalid, Unreadable
+from bridge.model.kube import KubeObservation, LoanSpec
+from bridge.model.mode import Mode
 from bridge.planning.explain import Explanation
 from bridge.planning.snapshot import Plan
-from bridge.ports import Clock, KubePort, Ledger, SlurmPort
+from bridge.ports import Clock, KubePort, Ledger, OnChange, SlurmPort
+from bridge.reconciler import onlooker
 from bridge.reconciler.bell import Bell
 from bridge.reconciler.decide import Bounds
 from bridge.reconciler.loop import Reconciler, Timing
-from bridge.settings import ApiSettings, KubeSettings, LogSettings, ReconcilerSettings, SlurmSettings, StoreSettings
+from bridge.settings import (
+    ApiSettings,
+    KubeSettings,
+    LogSettings,
+    ModeSettings,
+    ReconcilerSettings,
+    SlurmSettings,
+    StoreSettings,
+)
 from bridge.slurm.rest import SlurmRestDriver
 from bridge.store import embedded, migrate
 from bridge.store.postgres import PostgresLedger
@@ -62,11 +73,60 @@ def new_id() -> str:
     return secrets.token_hex(8)
 
 
-def open_ledger(settings: StoreSettings) -> PostgresLedger:
-    """The ledger at the configured URL, or on an embedded Postgres when there is none; migrated to the newest."""
+def open_ledger(settings: StoreSettings, mode: Mode = Mode.ACTIVE) -> PostgresLedger:
+    """The ledger at the configured URL, or on an embedded Postgres when there is none; migrated to the newest.
+
+    In mode `read_only` nothing is created, migrated or written: the database has to be there and of this version.
+    """
+    password_file = settings.database_password_file
+    if mode is Mode.READ_ONLY:
+        url = settings.database_url or _embedded_there(settings)
+        migrate.check(url, password_file)
+        return PostgresLedger(url, password_file, read_only=True)
     url = settings.database_url or embedded.start(settings.data_dir)
-    migrate.upgrade(url, settings.database_password_file)
-    return PostgresLedger(url, settings.database_password_file)
+    migrate.upgrade(url, password_file)
+    return PostgresLedger(url, password_file)
+
+
+def _embedded_there(settings: StoreSettings) -> str:
+    if not embedded.exists(settings.data_dir):
+        raise Invalid(
+            f"there is no database in {settings.data_dir}, and in mode {Mode.READ_ONLY} none is made: name one with "
+            "BRIDGE_DATABASE_URL or BRIDGE_DATA_DIR"
+        )
+    return embedded.start(settings.data_dir)
+
+
+class NoKubernetes:
+    """Stands in where there is no way to Kubernetes, for somebody who looks at a ledger far from its clusters."""
+
+    def __init__(self, why: str) -> None:
+        self._why = why
+
+    def observe(self) -> KubeObservation:
+        raise Unreadable("kube.observe", self._why)
+
+    def want(self, loans: Sequence[LoanSpec]) -> None:
+        raise CallFailed(self._why)
+
+    def inspect(self, node: str, nonce: str) -> None:
+        raise CallFailed(self._why)
+
+    def watch(self, on_change: OnChange) -> None:
+        """Nothing ever changes."""
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+def connect_kubernetes(settings: KubeSettings, clock: Clock, mode: Mode) -> KubeApi | NoKubernetes:
+    """The port as the settings say. Only in mode `read_only` it may be that nothing says how: then it is UNKNOWN."""
+    try:
+        return KubeApi.connect(settings, clock)
+    except Invalid as why:
+        if mode is not Mode.READ_ONLY:
+            raise
+        return NoKubernetes(str(why))
 
 
 def make_reconciler(
@@ -77,8 +137,10 @@ def make_reconciler(
     *,
     clock: Clock,
     new_id: Callable[[], str] = new_id,
+    mode: Mode = Mode.ACTIVE,
 ) -> Reconciler:
     return Reconciler(
+        mode=mode,
         ledger=ledger,
         slurm=slurm,
         kubernetes=kubernetes,
@@ -105,7 +167,7 @@ def make_reconciler(
 # --- what the API asks of the reconciler ---
 
 
-def plan_view(plan: Plan) -> PlanView:
+def plan_view(plan: Plan, mode: Mode = Mode.ACTIVE) -> PlanView:
     moves = [
         MoveView(
             nodes=list(move.nodes),
@@ -117,7 +179,7 @@ def plan_view(plan: Plan) -> PlanView:
         )
         for move in plan.moves
     ]
-    return PlanView(moves=moves, whys=[WhyView(subject=why.subject, reason=why.reason) for why in plan.whys])
+    return PlanView(moves=moves, whys=[WhyView(subject=why.subject, reason=why.reason) for why in plan.whys], mode=mode)
 
 
 def explanation_view(found: Explanation | None, clock: Clock) -> ExplanationView | None:
@@ -132,7 +194,10 @@ def status_view(ledger: Ledger, reconciler: Reconciler, clock: Clock) -> StatusV
     except Unreadable as why:
         leader, told = None, SourceView(state=Freshness.UNKNOWN, reason=str(why))
     finished = pulse.finished_monotonic_s
+    rehearses = reconciler.mode is Mode.DRY_RUN and pulse.epoch is not None
     return StatusView(
+        mode=reconciler.mode,
+        would_move_nodes=sum(len(move.nodes) for move in pulse.plan.moves) if rehearses else None,
         slurm=_source(reconciler, "slurm"),
         kubernetes=_source(reconciler, "kube"),
         ledger=told,
@@ -144,7 +209,10 @@ def status_view(ledger: Ledger, reconciler: Reconciler, clock: Clock) -> StatusV
 
 def _source(reconciler: Reconciler, source: str) -> SourceView:
     pulse = reconciler.pulse
-    if pulse.epoch is None:
+    if reconciler.mode is Mode.READ_ONLY:
+        if pulse.finished_monotonic_s is None:
+            return SourceView(state=Freshness.UNKNOWN, reason="this replica has just started and has not looked yet")
+    elif pulse.epoch is None:
         return SourceView(state=Freshness.UNKNOWN, reason="this replica is a standby: ask the leader")
     why = next((text for text in pulse.unknown if text.startswith(source)), "")
     return SourceView(state=Freshness.UNKNOWN if why else Freshness.FRESH, reason=why)
@@ -157,19 +225,21 @@ def serve() -> None:
     """Run a broker: API and reconciler in one process, until SIGTERM or SIGINT."""
     logs.configure(LogSettings())
     collect_rarely()
-    api = ApiSettings()
+    mode, api, settings = ModeSettings().mode, ApiSettings(), ReconcilerSettings()
     clock = SystemClock()
-    ledger = open_ledger(StoreSettings())
-    slurm, kubernetes = SlurmRestDriver(SlurmSettings(), now=clock.now), KubeApi.connect(KubeSettings(), clock)
-    settings = ReconcilerSettings()
-    reconciler = make_reconciler(ledger, slurm, kubernetes, settings, clock=clock)
+    ledger = open_ledger(StoreSettings(), mode)
+    slurm = SlurmRestDriver(SlurmSettings(), now=clock.now)
+    kubernetes = connect_kubernetes(KubeSettings(), clock, mode)
+    reconciler = make_reconciler(ledger, slurm, kubernetes, settings, clock=clock, mode=mode)
+    log.info("broker starts", mode=str(mode))
     app = create_app(
         ApiDependencies(
-            ledger=ledger,
+            mode=mode,
+            ledger=onlooker.ledger_in(mode, ledger),
             clock=clock,
             new_id=new_id,
             tokens=TokenFile(api.token_file),
-            plan=lambda policy, nodes: plan_view(reconciler.preview(policy, nodes)),
+            plan=lambda policy, nodes: plan_view(reconciler.preview(policy, nodes), mode),
             members=reconciler.members,
             status=lambda: status_view(ledger, reconciler, clock),
             explain=lambda kind, name: explanation_view(reconciler.explain(kind, name), clock),
@@ -177,8 +247,9 @@ def serve() -> None:
     )
     bell, stop = Bell(), threading.Event()
     timetable = start_timetable(reconciler, bell, settings)
-    ledger.watch(bell.ring)
-    kubernetes.watch(bell.ring)
+    if mode is not Mode.READ_ONLY:  # who does nothing need not hurry
+        ledger.watch(bell.ring)
+        kubernetes.watch(bell.ring)
     loop = threading.Thread(target=_run_or_die, args=(reconciler, bell, stop), name="reconciler", daemon=True)
     loop.start()
     try:

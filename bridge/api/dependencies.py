@@ -13,8 +13,9 @@ from bridge.api.auth import Principal, Role, TokenFile
 from bridge.api.changes import Changes
 from bridge.api.explanations import ExplanationView
 from bridge.api.inventory import Members
-from bridge.api.problems import Problem
+from bridge.api.problems import READ_ONLY, Problem
 from bridge.api.views import PlanView, StatusView
+from bridge.model.mode import Mode
 from bridge.model.ownership import Node
 from bridge.model.policy import Policy
 from bridge.planning.explain import Kind
@@ -28,7 +29,8 @@ class ApiDependencies:
     `new_id` makes ids of requests. `plan` is a dry run on what is known now, of the policy in force (None) or of
     another one with its inventory; it raises `Unreadable` when too little is known. `members` says which nodes a pool
     without host lists has. `explain` answers why (None: no such subject); it raises `Unreadable` as `plan` does.
-    `status` says what this process knows of its own sight and never raises. All are called on any thread.
+    `status` says what this process knows of its own sight and never raises. All are called on any thread. In `mode`
+    `read_only` everything that writes is refused, in `dry_run` the leader refuses orders.
     """
 
     ledger: Ledger
@@ -39,6 +41,7 @@ class ApiDependencies:
     members: Members
     status: Callable[[], StatusView]
     explain: Callable[[Kind, str], ExplanationView | None]
+    mode: Mode = Mode.ACTIVE
 
 
 def _dependencies(request: Request) -> ApiDependencies:
@@ -77,9 +80,20 @@ def demand(principal: Principal, *roles: Role) -> None:
         raise Problem(403, "forbidden", f"{principal.name} has role {principal.role}; this needs {needed}")
 
 
-def _require(*roles: Role) -> Callable[[Principal], Coroutine[Any, Any, Principal]]:
-    async def required(principal: Annotated[Principal, Depends(_caller)]) -> Principal:
+def may_write(deps: ApiDependencies) -> None:
+    """Raise a 409 in mode `read_only`."""
+    if deps.mode is Mode.READ_ONLY:
+        detail = "this broker runs in read_only and writes nothing: ask one that runs in active (BRIDGE_MODE)"
+        raise Problem(409, READ_ONLY, detail)
+
+
+def _require(*roles: Role) -> Callable[[Request, Principal], Coroutine[Any, Any, Principal]]:
+    """A route that readers may not use writes."""
+
+    async def required(request: Request, principal: Annotated[Principal, Depends(_caller)]) -> Principal:
         demand(principal, *roles)
+        if Role.READER not in roles:
+            may_write(_dependencies(request))
         return principal
 
     return required

@@ -19,6 +19,8 @@ from bridge.model.errors import CallFailed, Unreadable
 
 _LOG = structlog.get_logger(__name__)
 _RETRY_AFTER_S = "2"
+READ_ONLY = "read-only"
+"""The kind of problem that every writing route of a broker in mode `read_only` answers with."""
 _KNOWN_FIELDS = tuple(
     {
         field.alias or name

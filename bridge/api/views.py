@@ -11,6 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from bridge.model.demand import Victim
 from bridge.model.handoff import Handoff, Step
 from bridge.model.ledger import Event, LedgerState, PutSighting, Request, RequestState
+from bridge.model.mode import Mode
 from bridge.model.ownership import Closure, Lease, Owner, Side
 from bridge.model.policy import Policy
 
@@ -49,6 +50,10 @@ class SourceView(View):
 class StatusView(View):
     """What the process itself knows: given to the API by whoever wires it."""
 
+    mode: Mode = Field(default=Mode.ACTIVE, description="Of this replica: dry_run moves nothing, read_only never leads")
+    would_move_nodes: int | None = Field(
+        default=None, description="Nodes that would move now: of a leader in mode dry_run, none of any other replica"
+    )
     slurm: SourceView
     kubernetes: SourceView
     ledger: SourceView
@@ -66,7 +71,7 @@ class StatusReport(StatusView):
     paused: str | None = Field(default=None, description="Why no handoff starts; empty when not paused, none: unknown")
     policy_version: int | None = None
     nodes_by_owner: dict[Owner, int] = {}
-    handoffs_live: int | None = None
+    handoffs_live: int | None = Field(default=None, description="Running ones; in mode dry_run they stand still")
 
 
 # --- nodes ---
@@ -338,6 +343,7 @@ class PlanView(View):
 
     moves: list[MoveView]
     whys: list[WhyView]
+    mode: Mode = Field(default=Mode.ACTIVE, description="Of the replica that answers: in dry_run none of it is done")
 
 
 class PolicyVersionView(View):

@@ -88,10 +88,12 @@ class Broker:
             return CliError(REFUSED, f"the broker does not let us in: {detail}", where=where, remedy=remedy)
         if response.status_code >= 500:
             return CliError(UNKNOWN, f"the broker cannot answer: {detail}", where=where, remedy="try again shortly")
-        return CliError(REFUSED, f"refused: {detail}", where=where, remedy=_REMEDIES.get(response.status_code, ""))
+        remedy = _REMEDIES.get(problem["type"].rpartition(":")[2]) or _REMEDIES.get(response.status_code, "")
+        return CliError(REFUSED, f"refused: {detail}", where=where, remedy=remedy)
 
 
-_REMEDIES = {
+_REMEDIES: dict[int | str, str] = {
+    "read-only": "name another broker with --url or BRIDGE_URL: `bridgectl status` says which one leads",
     403: "use a token with that role: --token-file or BRIDGE_CLIENT_TOKEN_FILE",
     412: "look at `bridgectl policy show`, bring your file up to it, then apply it again",
 }

@@ -10,7 +10,12 @@ import typer
 
 
 def serve() -> None:
-    """Run a broker: the REST API and the reconciler."""
+    """Run a broker: the REST API and the reconciler.
+
+    BRIDGE_MODE says how much it may do. active (the default): everything. dry_run: it leads, and says in the event log,
+    in `bridgectl plan` and in its metrics what it would move, but calls nothing outside and moves nothing: for the
+    first weeks at a new site. read_only: it never leads and never writes: for a dashboard, or to look at a backup.
+    """
     from bridge.wiring import serve as run
 
     run()

@@ -37,16 +37,35 @@ def _source(source: dict[str, Any], now: str) -> str:
 def _state(report: dict[str, Any]) -> list[tuple[str, str]]:
     leader, tick_age_s = report["leader"], report["last_tick_age_s"]
     passed = "" if tick_age_s is None else f", last pass {duration(tick_age_s)} ago"
-    facts = [("leader", f"{leader} (epoch {report['epoch']}){passed}" if leader else "UNKNOWN nobody leads")]
+    facts = [
+        ("mode", _mode(report)),
+        ("leader", f"{leader} (epoch {report['epoch']}){passed}" if leader else "UNKNOWN nobody leads"),
+    ]
     if report["paused"] is not None:
         owners = (f"{owner} {count}" for owner, count in sorted(report["nodes_by_owner"].items()))
         facts += [
             ("policy", f"version {report['policy_version']}"),
             ("nodes", joined(owners)),
-            ("handoffs", f"{report['handoffs_live']} running"),
+            ("handoffs", f"{report['handoffs_live']} {_RUNNING.get(report['mode'], 'running')}"),
             ("paused", f"paused {report['paused']}" if report["paused"] else ""),
         ]
     return facts
+
+
+def _mode(report: dict[str, Any]) -> str:
+    """What it means, as few people know the words."""
+    would = report["would_move_nodes"]
+    if report["mode"] == "dry_run":
+        number = (
+            "" if would is None else f"; {would or 'no'} node{'' if would == 1 else 's'} would move: bridgectl plan"
+        )
+        return f"dry_run: says what it would do, moves nothing{number}"
+    if report["mode"] == "read_only":
+        return "read_only: looks on, never leads, takes no orders"
+    return str(report["mode"])
+
+
+_RUNNING = {"dry_run": "begun in mode active: they stand still until a broker is active again"}
 
 
 def nodes(
@@ -248,6 +267,9 @@ def plan(context: typer.Context, output: Output = Format.TABLE) -> None:
     if output is Format.JSON:
         print_json(found)
         return
+    if found["mode"] == "dry_run":
+        print_line("The broker runs in dry_run: none of this is done.")
+        print_line()
     moves = [[joined(move["nodes"]), move["source"], move["destination"], move["reason"]] for move in found["moves"]]
     columns = (Column("NODES"), Column("FROM"), Column("TO"), Column("REASON"))
     print_table(columns, moves, empty="nothing moves now")

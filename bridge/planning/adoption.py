@@ -13,12 +13,16 @@ over, or a person has it ended.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from datetime import UTC, datetime
 
 from bridge.lifecycle.progress import Sight
 from bridge.model.handoff import Handoff, Step
 from bridge.model.ownership import Lease, Mark, Owner, Side
 
 _NOT_OPENED = frozenset({Step.CLOSE, Step.EMPTY, Step.CLEAN})
+
+ASSUMED = "as-if-adopted"
+"""The id of a lease that is in no ledger: a broker that takes nothing in plans with it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +51,11 @@ def adopt(sight: Sight, home: Side, *, newest: tuple[int, int]) -> Adoption:
     owner = busy[0] if busy else home
     why = f"work runs on the {owner} side" if busy else "nothing runs on it: it goes to its home side"
     return Adoption(owner.owner, why, busy=bool(busy))
+
+
+def assumed(node: str, owner: Owner) -> Lease:
+    """The lease that `node` would have, held since ever: no minimum hold stands against a move."""
+    return Lease(ASSUMED, node, owner, epoch=0, generation=0, owner_since=datetime.min.replace(tzinfo=UTC))
 
 
 def take_back(sight: Sight, last: Side, *, newest: tuple[int, int]) -> Adoption:

@@ -5,6 +5,9 @@ calls are made only while this process, on its own monotonic clock, is sure that
 renews by finishing a tick, so a hung one resigns by itself. A new leader begins nothing until the calls of the old
 one, each bounded by `call_timeout_s`, must have ended; until then it only closes what the ledger wants closed. One that
 finds marks outside which are ahead of the ledger leads anew, above them (`bridge.reconciler.ahead`).
+
+In mode `dry_run` a leader decides and says (`bridge.reconciler.rehearsal`) and does nothing; in `read_only` a process
+looks on and never leads. What it then cannot do is decided in `bridge.reconciler.onlooker`, whatever is written here.
 """
 
 from __future__ import annotations
@@ -19,14 +22,15 @@ import structlog
 from bridge.lifecycle.acts import Act, Standing, acts, closes
 from bridge.lifecycle.progress import Sight
 from bridge.model.errors import BridgeError, CallFailed, Conflict, Fenced, Unreadable
-from bridge.model.ledger import Change, LedgerState, PutHandoff, PutSighting
+from bridge.model.ledger import Change, LedgerState, Note, PutHandoff, PutSighting
+from bridge.model.mode import Mode
 from bridge.model.ownership import Node, Side
 from bridge.model.policy import Policy, PoolPolicy
 from bridge.planning.explain import Explanation, Kind, Seen, explain
 from bridge.planning.planner import plan
 from bridge.planning.snapshot import Plan, Snapshot
 from bridge.ports import Clock, KubePort, Ledger, SlurmPort
-from bridge.reconciler import metrics
+from bridge.reconciler import metrics, onlooker
 from bridge.reconciler.ahead import ahead
 from bridge.reconciler.bell import Bell
 from bridge.reconciler.carry_out import carry_out
@@ -34,6 +38,7 @@ from bridge.reconciler.decide import Bounds, Decider, Fresh
 from bridge.reconciler.endings import Endings
 from bridge.reconciler.look import World, observe, sights, snapshot
 from bridge.reconciler.members import members
+from bridge.reconciler.rehearsal import Rehearsal, Said, as_if_adopted, first_words
 
 log = structlog.get_logger()
 
@@ -88,8 +93,11 @@ class Reconciler:
         holder: str,
         bounds: Bounds,
         timing: Timing,
+        mode: Mode = Mode.ACTIVE,
     ) -> None:
-        self._ledger, self._slurm, self._kubernetes = ledger, slurm, kubernetes
+        self.mode = mode
+        self._ledger = onlooker.ledger_in(mode, ledger)
+        self._slurm, self._kubernetes = onlooker.slurm_in(mode, slurm), onlooker.kube_in(mode, kubernetes)
         self._clock, self._new_id, self._holder = clock, new_id, holder
         self._bounds, self._timing = bounds, timing
         self._leading: _Leading | None = None
@@ -105,7 +113,10 @@ class Reconciler:
         """Until when (monotonic seconds) a call of ours that opens a node to Slurm may still arrive, by node name."""
         self._looking = threading.Lock()
         """Drivers keep connections and caches and are read by one thread at a time: the loop's or a `preview`."""
+        self._said: Said = {}
         self.pulse = Pulse()
+        for each in Mode:
+            metrics.MODE.labels(str(each)).set(each is mode)
 
     # --- the loop ---
 
@@ -136,11 +147,15 @@ class Reconciler:
         return wait_s
 
     def _tick(self) -> float:
+        if self.mode is Mode.READ_ONLY:
+            return self._look_on()
         leading = self._leadership()
         if leading is None:
             return self._timing.idle_tick_s
         state = self._ledger.read()
         world = self._observe()
+        if self.mode is Mode.DRY_RUN:
+            return self._rehearse(leading, state, world)
         seen = self._sights(state, world)
         if self._lead_above(leading, state, world, seen):
             return 0.0
@@ -192,6 +207,38 @@ class Reconciler:
             leading.has_not_moved = False
             self._clocks_read = (now, self._clock.monotonic_s())
         return planned, bool(decider.changes)
+
+    # --- passes of a broker that does nothing ---
+
+    def _look_on(self) -> float:
+        """A pass in mode `read_only`: only for the freshness of this process's own sight."""
+        world = self._observe()
+        self._tell_unknown(world)
+        self.pulse = Pulse(finished_monotonic_s=self._clock.monotonic_s(), unknown=world.unknown)
+        return self._timing.idle_tick_s
+
+    def _rehearse(self, leading: _Leading, state: LedgerState, world: World) -> float:
+        """A pass in mode `dry_run`: of all that is committed, nothing is anybody's reason to act."""
+        now = self._clock.now()
+        as_if = as_if_adopted(state, world, self._sights(state, world))
+        seen = self._sights(as_if.state, as_if.world)
+        fresh = Fresh(leading.epoch, self._new_id, self._ledger.next_generation)
+        rehearsal = Rehearsal(as_if.state, seen, now, fresh, self._bounds, adoptions=as_if.adoptions, said=self._said)
+        planned = rehearsal.decide(snapshot(as_if.state, as_if.world, seen, now))
+        notes = [first_words(self._holder, state, now)] if leading.has_not_moved else []
+        changes: list[Change] = [*notes, *rehearsal.changes, *self._sightings(as_if.state, seen)]
+        if changes:
+            self._ledger.commit(leading.epoch, changes)
+        leading.has_not_moved, self._said = False, rehearsal.saying
+        for note in changes:
+            if isinstance(note, Note):
+                log.info(note.kind, message=note.message, **note.data)
+        for side in Side:
+            moving = (len(move.nodes) for move in planned.moves if move.destination is side)
+            metrics.WOULD_MOVE.labels(str(side)).set(sum(moving))
+        self._renew(leading)
+        self._report(leading, world, [], planned)
+        return self._timing.idle_tick_s
 
     def _in_doubt_now(self) -> frozenset[str]:
         now_s = self._clock.monotonic_s()
@@ -322,7 +369,7 @@ class Reconciler:
         """What would be planned now, from a fresh reading; commits nothing. Any replica, any thread.
 
         With `policy` as if it were in force with `nodes` as its inventory; nodes that join by it are not adopted yet,
-        and so nothing is planned for them.
+        and so nothing is planned for them. A broker that takes no nodes in plans as if all were.
         """
         state = self._ledger.read()
         if policy is not None:
@@ -332,6 +379,9 @@ class Reconciler:
 
     def _planned(self, state: LedgerState, world: World) -> tuple[Snapshot, Plan, datetime]:
         now = self._clock.now()
+        if self.mode is not Mode.ACTIVE:
+            as_if = as_if_adopted(state, world, self._sights(state, world))
+            state, world = as_if.state, as_if.world
         known = snapshot(state, world, self._sights(state, world), now)
         return known, plan(known, state.policy, now), now
 
@@ -353,9 +403,12 @@ class Reconciler:
         return members(pool, self._observe())
 
     def _report(self, leading: _Leading, world: World, failures: list[str], planned: Plan) -> None:
+        self._tell_unknown(world)
+        self.pulse = Pulse(leading.epoch, self._clock.monotonic_s(), world.unknown, tuple(failures), planned)
+
+    def _tell_unknown(self, world: World) -> None:
         for side, answer in ((Side.SLURM, world.slurm), (Side.KUBERNETES, world.kubernetes)):
             metrics.UNKNOWN.labels(str(side)).set(isinstance(answer, Unreadable))
-        self.pulse = Pulse(leading.epoch, self._clock.monotonic_s(), world.unknown, tuple(failures), planned)
 
     def _sightings(self, state: LedgerState, seen: dict[str, Sight]) -> list[Change]:
         """What was seen of each node, written when it changed and once a minute, not in every pass."""

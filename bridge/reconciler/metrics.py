@@ -10,6 +10,8 @@ CALLS = Counter("bridge_outside_calls_total", "Calls to Slurm and Kubernetes tha
 CALL_FAILURES = Counter("bridge_outside_call_failures_total", "Outside calls that failed or whose outcome is unknown")
 UNKNOWN = Gauge("bridge_side_unknown", "1 while a side could not be read", ["side"])
 LEADER = Gauge("bridge_leader_epoch", "The epoch this replica leads with, 0 for a standby")
+MODE = Gauge("bridge_mode", "1 for the mode of this replica", ["mode"])
+WOULD_MOVE = Gauge("bridge_would_move_nodes", "Nodes that would move now: of a leader in dry_run", ["destination"])
 HANDOFF_SECONDS = Histogram(
     "bridge_handoff_seconds",
     "From decision to end of a handoff",

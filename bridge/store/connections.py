@@ -19,19 +19,19 @@ STATEMENT_TIMEOUT_S = 10
 LOCK_TIMEOUT_S = 5
 
 
-def open_engine(url: str, password_file: Path | None = None) -> Engine:
+def open_engine(url: str, password_file: Path | None = None, *, read_only: bool = False) -> Engine:
     """A pool of connections to `url` (``postgresql+psycopg://user@host/database``), none of them opened yet.
 
     The password is read from its file for each new connection, so that a rotated one is picked up and none is ever kept
-    where it could be logged. Raises `Invalid` for a URL that is not Postgres or that carries a password. A pooler in
-    between must pool sessions, as time-outs and LISTEN belong to one.
+    where it could be logged. With `read_only` the server refuses every write. Raises `Invalid` for a URL that is not
+    Postgres or that carries a password. A pooler in between must pool sessions, as time-outs and LISTEN belong to one.
     """
     engine = create_engine(
         _checked(url),
         pool_pre_ping=True,
         pool_timeout=CONNECT_TIMEOUT_S,
         hide_parameters=True,
-        connect_args=_connect_args(),
+        connect_args=_connect_args(read_only=read_only),
         json_serializer=lambda value: orjson.dumps(value).decode(),
         json_deserializer=orjson.loads,
     )
@@ -56,12 +56,13 @@ def _checked(text: str) -> URL:
     return url.set(drivername="postgresql+psycopg")
 
 
-def _connect_args() -> dict[str, Any]:
+def _connect_args(*, read_only: bool) -> dict[str, Any]:
     session = {
         "statement_timeout": f"{STATEMENT_TIMEOUT_S}s",
         "lock_timeout": f"{LOCK_TIMEOUT_S}s",
         "idle_in_transaction_session_timeout": f"{3 * STATEMENT_TIMEOUT_S}s",
         "timezone": "UTC",
+        **({"default_transaction_read_only": "on"} if read_only else {}),
     }
     return {
         "application_name": "slurm-kube-bridge",

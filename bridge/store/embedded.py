@@ -42,6 +42,11 @@ _LONGEST_SOCKET_PATH = 107
 _PEOPLE = "bridge"
 
 
+def exists(data_dir: Path) -> bool:
+    """Whether there is a database that `start` would not have to create."""
+    return (data_dir.expanduser() / "PG_VERSION").is_file()
+
+
 def start(data_dir: Path) -> str:
     """Make sure that a server runs on `data_dir` with our database in it, until this process ends; return its URL.
 

@@ -11,11 +11,12 @@ from alembic import command
 from alembic.autogenerate import compare_metadata
 from alembic.config import Config
 from alembic.migration import MigrationContext
+from alembic.script import ScriptDirectory
 from alembic.util import CommandError
 from sqlalchemy import Connection, func, select, text
 
 from bridge.model.errors import Invalid
-from bridge.store.connections import open_engine, writing
+from bridge.store.connections import open_engine, reading, writing
 from bridge.store.tables import metadata
 
 _PLACES = (Path(__file__).with_name("migrations"), Path(__file__).parents[2] / "migrations")
@@ -38,6 +39,25 @@ def downgrade(url: str, password_file: Path | None = None, *, revision: str) -> 
     """Migrate down to `revision` (``base``: nothing is left). What only the newer schema can hold is lost."""
     with _migrating(url, password_file) as config:
         command.downgrade(config, revision)
+
+
+def check(url: str, password_file: Path | None = None) -> None:
+    """Whether the schema is the newest, without writing anything.
+
+    Raises `Unreadable` when the database cannot be reached, `Invalid` when its schema is older or newer.
+    """
+    engine = open_engine(url, password_file)
+    try:
+        with reading(engine) as connection:
+            found = MigrationContext.configure(connection).get_current_heads()
+    finally:
+        engine.dispose()
+    wanted = ScriptDirectory(str(_location())).get_heads()
+    if set(found) != set(wanted):
+        raise Invalid(
+            f"the database has schema {', '.join(found) or 'none'} and this program reads {', '.join(wanted)}: look at "
+            "it with the version that wrote it, or at a copy that `bridgectl migrate` was run on"
+        )
 
 
 def differences(connection: Connection) -> list[Any]:

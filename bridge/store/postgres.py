@@ -26,11 +26,12 @@ class PostgresLedger:
     """Implements `bridge.ports.Ledger` on the database at `url`, whose schema `bridge.store.migrate` has made.
 
     Nothing is connected before the first call. Reads raise `Unreadable`, writes `CallFailed`, when the database cannot
-    be reached or does not answer in time; every later call tries anew.
+    be reached or does not answer in time; every later call tries anew. With `read_only` every write is refused by the
+    server.
     """
 
-    def __init__(self, url: str, password_file: Path | None = None) -> None:
-        self._engine = open_engine(url, password_file)
+    def __init__(self, url: str, password_file: Path | None = None, *, read_only: bool = False) -> None:
+        self._engine = open_engine(url, password_file, read_only=read_only)
         self._listener = Listener(self._engine)
 
     # --- leadership ---

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import itertools
+import threading
 from collections.abc import Callable
 
 from bridge.model.handoff import Handoff, Step
 from bridge.model.ledger import Request
+from bridge.model.mode import Mode
 from bridge.model.ownership import Owner, Side
 from bridge.ports import KubePort, Ledger, SlurmPort
+from bridge.reconciler.bell import Bell
 from bridge.reconciler.decide import Bounds
 from bridge.reconciler.loop import Reconciler, Timing
 from bridge.simulation.cluster import Deployment
@@ -26,7 +29,11 @@ LEDGER_READS = frozenset({"read", "leader", "request", "handoffs", "handoff", "e
 class Fleet:
     """`world` is the truth, `ledger` the broker's memory, `reconciler` the broker that runs now."""
 
-    def __init__(self, seed: int = 1, nodes: int = 4, *, exact: bool = True, **policy: object) -> None:
+    def __init__(
+        self, seed: int = 1, nodes: int = 4, *, exact: bool = True, mode: Mode = Mode.ACTIVE, **policy: object
+    ) -> None:
+        self.mode = mode
+        """Of the next broker."""
         self.world = World(seed, nodes, exact=exact)
         self.ledger = MemoryLedger(self.world.clock.now)
         self.ledger.watch(self.world.ring)
@@ -59,12 +66,21 @@ class Fleet:
             holder=f"broker-{next(self._lives)}",
             bounds=BOUNDS,
             timing=TIMING,
+            mode=self.mode,
         )
         return self.reconciler
 
     def break_ledger(self) -> None:
         """From the next broker on, calls to the ledger break like those to the schedulers do: ``ledger.commit``…"""
         self.broker_ledger = faulty(self.ledger, "ledger", self.world.faults, reads=LEDGER_READS)
+        self.new_broker()
+
+    def restart(self, mode: Mode) -> None:
+        """The broker ends as on SIGTERM and another one is started, in that mode."""
+        stop = threading.Event()
+        stop.set()
+        self.reconciler.run(Bell(), stop)
+        self.mode = mode
         self.new_broker()
 
     def _new_id(self) -> str:

@@ -17,6 +17,7 @@ from bridge.api.views import Freshness, MoveView, PlanView, SourceView, StatusVi
 from bridge.model.errors import Unreadable
 from bridge.model.handoff import Handoff, Step
 from bridge.model.ledger import AnswerRequest, Change, Note, PutClosure, PutHandoff, PutLease, RequestState
+from bridge.model.mode import Mode
 from bridge.model.ownership import Closure, Lease, Mark, Node, Owner, Side
 from bridge.model.policy import Policy, PoolPolicy
 from bridge.planning.explain import Explanation, Kind
@@ -98,6 +99,7 @@ class World:
     planned_for: tuple[Policy | None, tuple[str, ...]] = (None, ())
     members: tuple[str, ...] | None = None
     explanations: dict[tuple[Kind, str], Explanation] = field(default_factory=dict)
+    mode: Mode = Mode.ACTIVE
     ids: int = 0
 
     def __post_init__(self) -> None:
@@ -117,6 +119,7 @@ class World:
                 members=self._members,
                 status=lambda: self.status,
                 explain=self._explain,
+                mode=self.mode,
             )
         )
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from fastapi import APIRouter
 
-from bridge.api.dependencies import Agent, AgentOrReader, Deps, Polls
+from bridge.api.auth import Role
+from bridge.api.dependencies import Agent, AgentOrReader, Deps, Polls, may_write
 from bridge.api.inputs import After, FenceAckOrder, PollWait
 from bridge.api.problems import BODY, Problem, responses
 from bridge.api.views import FenceView, PoolFenceView
 from bridge.model.ledger import FenceAck, LedgerState
+from bridge.model.mode import Mode
 from bridge.model.ownership import Owner, Side
 from bridge.model.policy import PoolPolicy
 from bridge.planning.entitlement import ceiling
@@ -17,19 +19,22 @@ from bridge.planning.timetable import floors_of_a_week
 router = APIRouter(prefix="/v1/slurm/fence", tags=["slurm agent"], responses=responses())
 
 
-@router.get("", operation_id="getFence", summary="The fence, at once or when it changes")
+@router.get("", operation_id="getFence", summary="The fence, at once or when it changes", responses=responses(409))
 async def get_fence(
     deps: Deps, polls: Polls, caller: AgentOrReader, after: After | None = None, wait_s: PollWait = 0
 ) -> FenceView:
     """Answers at once unless the ledger's generation is `after`; then when it changes, or after `wait_s` seconds.
 
-    A new policy version ends the wait too.
+    A new policy version ends the wait too. In mode dry_run `policy` is empty, so that no job is refused for it; in mode
+    read_only the agent is refused, as the ledger may be yesterday's.
     """
+    if caller.role is Role.AGENT:
+        may_write(deps)
     first: FenceView | None = None
 
     def read() -> FenceView:
         nonlocal first
-        fence = fence_of(deps.ledger.read())
+        fence = fence_of(deps.ledger.read(), deps.mode)
         first = first or fence
         return fence
 
@@ -55,7 +60,7 @@ def acknowledge_fence(order: FenceAckOrder, deps: Deps, caller: Agent) -> None:
     deps.ledger.acknowledge_fence(FenceAck(generation=order.generation, at=deps.clock.now()))
 
 
-def fence_of(state: LedgerState) -> FenceView:
+def fence_of(state: LedgerState, mode: Mode = Mode.ACTIVE) -> FenceView:
     """Closed are the nodes with a live lease that is not Slurm's; one without a lease is not ours to fence yet."""
     closed = [
         record.node.slurm_name
@@ -66,7 +71,7 @@ def fence_of(state: LedgerState) -> FenceView:
         generation=state.generation,
         policy_version=state.policy_version,
         closed=sorted(closed),
-        policy={pool.name: _pool_fence(pool, state) for pool in state.policy.pools},
+        policy={pool.name: _pool_fence(pool, state) for pool in state.policy.pools if mode is not Mode.DRY_RUN},
     )
 
 

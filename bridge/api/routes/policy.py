@@ -10,7 +10,7 @@ from fastapi import APIRouter, Header, Query, Response
 from fastapi.responses import JSONResponse
 
 from bridge.api.auth import Role
-from bridge.api.dependencies import ApiDependencies, Deps, Reader, demand
+from bridge.api.dependencies import ApiDependencies, Deps, Reader, demand, may_write
 from bridge.api.differences import differences
 from bridge.api.inputs import Limit, Remark
 from bridge.api.inventory import InvalidPolicy, inventory, uprooted
@@ -81,7 +81,7 @@ def diff_policy(
     return PolicyDiffView(old_version=old, new_version=to, differences=found)
 
 
-@router.put("", operation_id="putPolicy", summary="Replace the policy", responses=responses(*BODY, 412, 428))
+@router.put("", operation_id="putPolicy", summary="Replace the policy", responses=responses(*BODY, 409, 412, 428))
 def put_policy(
     policy: Policy,
     response: Response,
@@ -100,6 +100,7 @@ def put_policy(
     """
     if not dry_run:
         demand(caller, Role.ADMIN)
+        may_write(deps)
     state = deps.ledger.read()
     _check_version(if_match, state.policy_version, required=not dry_run)
     nodes = _nodes_of(policy, state, deps)

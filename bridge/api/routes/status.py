@@ -46,7 +46,7 @@ def get_plan(deps: Deps, caller: Reader) -> PlanView:
 
 
 @router.post(
-    "/pause", operation_id="pause", tags=["control"], summary="Start no new handoff", responses=responses(*BODY)
+    "/pause", operation_id="pause", tags=["control"], summary="Start no new handoff", responses=responses(*BODY, 409)
 )
 def pause(order: PauseOrder, deps: Deps, caller: Operator) -> PauseView:
     """Handoffs that run already finish: half of one is worse than either end."""
@@ -54,7 +54,13 @@ def pause(order: PauseOrder, deps: Deps, caller: Operator) -> PauseView:
     return PauseView(paused=order.reason)
 
 
-@router.post("/resume", operation_id="resume", tags=["control"], summary="Let handoffs start again")
+@router.post(
+    "/resume",
+    operation_id="resume",
+    tags=["control"],
+    summary="Let handoffs start again",
+    responses=responses(409),
+)
 def resume(deps: Deps, caller: Operator) -> PauseView:
     """Ends a pause; does nothing when there is none."""
     deps.ledger.pause("", actor=caller.name, at=deps.clock.now())

@@ -10,6 +10,7 @@ from bridge.model.handoff import Handoff
 from bridge.model.kube import KubeNode
 from bridge.model.ownership import Owner, Side
 from bridge.model.policy import PoolPolicy
+from bridge.planning.adoption import ASSUMED
 from bridge.planning.explaining.answer import DEVICE_PLUGIN, Estimate, Explanation, Kind, Link, Remedy, ranked
 from bridge.planning.explaining.layers import pods_on
 from bridge.planning.explaining.scene import Scene
@@ -58,6 +59,9 @@ def _names(place: Place) -> tuple[str, ...]:
 
 
 def _lease(place: Place, now: datetime) -> Link:
+    if place.lease.id == ASSUMED:
+        text = f"not taken in yet, and planned for as if it were {place.lease.owner}'s"
+        return Link(LEASE, False, text, {}, f"bridgectl nodes {place.name}")
     lease, held_s = place.lease, (now - place.lease.owner_since).total_seconds()
     owner = "nobody owns it, both sides are closed" if lease.owner is Owner.BRIDGE else f"{lease.owner} owns it"
     text = f"{owner} for {held_s:.0f} s, lease {lease.id}, generation {lease.generation}"
