@@ -395,6 +395,7 @@ class PolicyChangeView(View):
     whys: list[WhyView] = Field(
         description="Why not more, for each node and demand; `everything` when a source is UNKNOWN or all is paused"
     )
+    mode: Mode = Field(default=Mode.ACTIVE, description="Of the replica that answers: in dry_run nothing moves at all")
 
 
 class PauseView(View):

@@ -180,7 +180,10 @@ def _print_change(change: dict[str, Any], said: str, output: Format) -> None:
     _print_differences(change["differences"], "changes")
     for each in change["floors"]:
         print_line(f"floors of {each['pool']} now: {_floors(each['now'])}{_next_floors(each)}")
-    print_line("would move now:" if change["dry_run"] else "moves now:")
+    if change["mode"] == "dry_run":
+        print_line("would move now, if the broker did not run in dry_run:")
+    else:
+        print_line("would move now:" if change["dry_run"] else "moves now:")
     for move in change["moves"]:
         print_line(f"  {', '.join(move['nodes'])}: {move['source']} to {move['destination']}: {move['reason']}")
     if not change["moves"]:

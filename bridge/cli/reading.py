@@ -46,7 +46,7 @@ def _state(report: dict[str, Any]) -> list[tuple[str, str]]:
         facts += [
             ("policy", f"version {report['policy_version']}"),
             ("nodes", joined(owners)),
-            ("handoffs", f"{report['handoffs_live']} {_RUNNING.get(report['mode'], 'running')}"),
+            ("handoffs", f"{report['handoffs_live']} {_going(report)}"),
             ("paused", f"paused {report['paused']}" if report["paused"] else ""),
         ]
     return facts
@@ -56,16 +56,17 @@ def _mode(report: dict[str, Any]) -> str:
     """What it means, as few people know the words."""
     would = report["would_move_nodes"]
     if report["mode"] == "dry_run":
-        number = (
-            "" if would is None else f"; {would or 'no'} node{'' if would == 1 else 's'} would move: bridgectl plan"
-        )
+        told = {None: "", 0: "; no node would move", 1: "; 1 node would move: bridgectl plan"}
+        number = told.get(would, f"; {would} nodes would move: bridgectl plan")
         return f"dry_run: says what it would do, moves nothing{number}"
     if report["mode"] == "read_only":
         return "read_only: looks on, never leads, takes no orders"
     return str(report["mode"])
 
 
-_RUNNING = {"dry_run": "begun in mode active: they stand still until a broker is active again"}
+def _going(report: dict[str, Any]) -> str:
+    still = report["mode"] == "dry_run" and report["handoffs_live"]
+    return "begun in mode active, standing still until a broker is active again" if still else "running"
 
 
 def nodes(

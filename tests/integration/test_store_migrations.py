@@ -10,7 +10,7 @@ from datetime import timedelta
 import pytest
 from sqlalchemy import text
 
-from bridge.model.errors import CallFailed, Invalid
+from bridge.model.errors import CallFailed, Invalid, Unreadable
 from bridge.model.handoff import Step
 from bridge.model.ledger import PutHandoff, PutUsage, Usage
 from bridge.model.ownership import Side
@@ -124,3 +124,35 @@ def test_a_schema_from_the_future_is_refused(postgres: PostgresServer, postgres_
 def test_a_database_that_is_away_is_said(postgres: PostgresServer) -> None:
     with pytest.raises(CallFailed, match="nowhere"):
         migrate.upgrade(postgres.url("nowhere"))
+
+
+# --- for brokers that only look ---
+
+
+def test_a_check_writes_nothing_and_says_what_does_not_fit(empty: str) -> None:
+    before = catalogue(empty)
+    with pytest.raises(Invalid, match=r"the database has schema none and this program reads .*bridgectl migrate"):
+        migrate.check(empty)
+    assert catalogue(empty) == before
+    migrate.upgrade(empty)
+    migrate.check(empty)
+    with pytest.raises(Unreadable):
+        migrate.check("postgresql+psycopg://nobody@/none?host=/nowhere")
+
+
+def test_a_ledger_that_only_looks_reads_all_and_the_server_refuses_its_writes(postgres_url: str) -> None:
+    writer, looker = PostgresLedger(postgres_url), PostgresLedger(postgres_url, read_only=True)
+    try:
+        writer.apply_policy(a_policy(), [a_node("gpu-1")], replaces=0, author="platform", note="", at=T0)
+        assert looker.read() == writer.read()
+        for write in (
+            lambda: looker.pause("x", actor="x", at=T0),
+            lambda: looker.campaign("broker-1", TTL_S),
+            lambda: looker.next_generation(),
+        ):
+            with pytest.raises(CallFailed, match="read-only transaction"):
+                write()
+        assert writer.leader() is None
+    finally:
+        writer.close()
+        looker.close()

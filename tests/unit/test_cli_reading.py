@@ -129,6 +129,7 @@ def test_status(world: World, terminal: Terminal) -> None:
         slurm       fresh, read 2s ago
         kubernetes  fresh, read 2s ago
         ledger      fresh, read 2s ago
+        mode        active
         leader      broker-0 (epoch 1), last pass 0s ago
         policy      version 1
         nodes       bridge 1, slurm 1
@@ -147,6 +148,7 @@ def test_status_of_a_blind_broker_ends_with_3(world: World, terminal: Terminal) 
         slurm       fresh, read 0s ago
         kubernetes  UNKNOWN the view is 9 s old
         ledger      UNKNOWN connection refused
+        mode        active
         leader      broker-0 (epoch 1), last pass 0s ago
     """)
 

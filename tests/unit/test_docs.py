@@ -25,6 +25,7 @@ PAGES = (
     "docs/lifecycle.md",
     "docs/policy.md",
     "docs/explain.md",
+    "docs/modes.md",
 )
 
 _CODE_LINES = re.compile(r"^```\w*\n(.*?)^```$|^ {4}(\S[^\n]*)$", re.DOTALL | re.MULTILINE)

@@ -126,6 +126,7 @@ def put_policy(
         floors=[_floors(pool, policy.timezone, deps.clock.now()) for pool in policy.pools if pool.timetable],
         moves=planned.moves,
         whys=planned.whys,
+        mode=deps.mode,
     )
 
 
