@@ -32,6 +32,8 @@ def open_engine(url: str, password_file: Path | None = None, *, read_only: bool 
         pool_timeout=CONNECT_TIMEOUT_S,
         hide_parameters=True,
         connect_args=_connect_args(read_only=read_only),
+        # Besides the session's default: SQLAlchemy overrules that with READ WRITE once a connection was used to read.
+        execution_options={"postgresql_readonly": True} if read_only else {},
         json_serializer=lambda value: orjson.dumps(value).decode(),
         json_deserializer=orjson.loads,
     )

@@ -144,6 +144,7 @@ def test_a_ledger_that_only_looks_reads_all_and_the_server_refuses_its_writes(po
     writer, looker = PostgresLedger(postgres_url), PostgresLedger(postgres_url, read_only=True)
     try:
         writer.apply_policy(a_policy(), [a_node("gpu-1")], replaces=0, author="platform", note="", at=T0)
+        assert looker.leader() is None
         assert looker.read() == writer.read()
         for write in (
             lambda: looker.pause("x", actor="x", at=T0),
@@ -152,6 +153,7 @@ def test_a_ledger_that_only_looks_reads_all_and_the_server_refuses_its_writes(po
         ):
             with pytest.raises(CallFailed, match="read-only transaction"):
                 write()
+            assert looker.read() == writer.read(), "a connection that was used to read is no way to write either"
         assert writer.leader() is None
     finally:
         writer.close()
