@@ -12,9 +12,13 @@ import typer
 def serve() -> None:
     """Run a broker: the REST API and the reconciler.
 
-    BRIDGE_MODE says how much it may do. active (the default): everything. dry_run: it leads, and says in the event log,
-    in `bridgectl plan` and in its metrics what it would move, but calls nothing outside and moves nothing: for the
-    first weeks at a new site. read_only: it never leads and never writes: for a dashboard, or to look at a backup.
+    BRIDGE_MODE says how much it may do:
+
+    active (the default): everything.
+
+    dry_run: lead, and say in the event log, `bridgectl plan` and metrics what would move; move nothing.
+
+    read_only: only look, never lead, never write: for a dashboard or a backup.
     """
     from bridge.wiring import serve as run
 
