@@ -189,6 +189,8 @@ class Cluster:
         """The kubelet is gone, its containers run on. The Node turns NotReady only when its lease is old."""
         found = self.nodes[node]
         found.kubelet_alive = False
+        if found.notice is not None:
+            found.notice.cancel()
         found.notice = self._clock.after(
             self._latency(self._timings.not_ready_s), lambda: self._set_ready(found, False)
         )

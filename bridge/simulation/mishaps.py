@@ -2,6 +2,7 @@
 
 After all of them are over, nothing of them is left but what the bridge made of it: a test then asks whether everything
 settles. Nobody here lifts the second latch of a side while the first one is off: who does has opened the node himself.
+And nobody writes to an apiserver that is away.
 """
 
 from __future__ import annotations
@@ -99,16 +100,21 @@ def inspector_is_blind(world: World, node: Node, _: random.Random) -> Effect:
 
 
 def admin_drains(world: World, node: Node, rng: random.Random) -> Effect:
-    """And resumes what still carries that drain."""
+    """And resumes what still carries that drain, on a node that is lent once its other latch stands."""
     reason = f"fan {rng.randrange(100)} broken"
     world.slurm.admin_drain(node.slurm_name, reason)
-    return partial(_resume_if, world, node.slurm_name, reason)
+    return partial(_resume_if, world, node, reason)
 
 
-def _resume_if(world: World, node: str, reason: str) -> None:
-    shown = world.slurm.node(node)
-    if "DRAIN" in shown.states and shown.reason == reason:
-        world.slurm.admin_resume(node)
+def _resume_if(world: World, node: Node, reason: str) -> None:
+    shown = world.slurm.node(node.slurm_name)
+    if "DRAIN" not in shown.states or shown.reason != reason:
+        return
+    opens_both = node.name in world.adopted and world.kube.open(node.kube_name) and "RESERVED" not in shown.states
+    if not opens_both:
+        world.slurm.admin_resume(node.slurm_name)
+    else:
+        world.clock.after(5, partial(_resume_if, world, node, reason))
 
 
 def admin_resumes(world: World, node: Node, _: random.Random) -> Effect:
@@ -147,14 +153,14 @@ def person_cordons(world: World, node: Node, _: random.Random) -> Effect:
 
 def other_controller_untaints(world: World, node: Node, _: random.Random) -> Effect:
     """The fence must hold, and the taint come back."""
-    if node.kube_name in world.kube.cluster.fence:
+    if world.kube.cluster.apiserver_up and node.kube_name in world.kube.cluster.fence:
         world.kube.cluster.set_taint(node.kube_name, "")
     return _nothing
 
 
 def fence_entry_is_deleted(world: World, node: Node, _: random.Random) -> Effect:
     """The taint must hold, and the entry come back."""
-    if world.kube.cluster.nodes[node.kube_name].taint:
+    if world.kube.cluster.apiserver_up and world.kube.cluster.nodes[node.kube_name].taint:
         world.kube.cluster.set_fence(node.kube_name, "")
     return _nothing
 
@@ -172,7 +178,10 @@ def finalizers_hold_pods(world: World, node: Node, _: random.Random) -> Effect:
 
 
 def node_object_is_made_anew(world: World, node: Node, _: random.Random) -> Effect:
-    world.kube.cluster.replace_node(node.kube_name)
+    """Its taint is gone with it: the fence must hold."""
+    cluster = world.kube.cluster
+    if cluster.apiserver_up and (node.kube_name in cluster.fence or not cluster.nodes[node.kube_name].taint):
+        cluster.replace_node(node.kube_name)
     return _nothing
 
 

@@ -83,7 +83,8 @@ class World:
         self.excused: set[str] = set()
         """Nodes whose latches a story took away by force (a lost StateSaveLocation): only `double_booked` is asked."""
         self._strict = strict
-        self._adopted: set[str] = set()
+        self.adopted: set[str] = set()
+        """Nodes that were once closed on a side: from then on never open to both."""
         self._rung = True
         self.kube.watch(self.ring)
 
@@ -187,9 +188,9 @@ class World:
         found = []
         for node in self.nodes:
             if self.slurm.closed_by_bridge(node.slurm_name) or not self.kube.open(node.kube_name):
-                self._adopted.add(node.name)
+                self.adopted.add(node.name)
             elif (
-                node.name in self._adopted - self.excused
+                node.name in self.adopted - self.excused
                 and self.slurm.open(node.slurm_name)
                 and node.slurm_name not in self.slurm.fence
             ):
