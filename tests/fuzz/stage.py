@@ -26,11 +26,12 @@ from bridge.ports import KubePort, SlurmPort
 from bridge.reconciler.loop import Reconciler
 from bridge.simulation.agent import SimulatedAgent
 from bridge.simulation.auditor import Auditor
-from bridge.simulation.clock import Effect
+from bridge.simulation.clock import Effect, SimulatedClock
 from bridge.simulation.faults import Crash, faulty
 from bridge.simulation.mishaps import MISHAPS
+from bridge.store.memory import MemoryLedger
 from tests.fuzz.shrink import shrunk
-from tests.fuzz.story import LENGTH_S, OUTSIDE, Breaks, Edits, Event, Freezes, Happens, Orders, Story, Wishes
+from tests.fuzz.story import LENGTH_S, OUTSIDE, Breaks, Edits, Event, FailsOver, Freezes, Happens, Orders, Story, Wishes
 from tests.simulation.accounts import at_rest, unaccounted
 from tests.simulation.fleet import LEDGER_READS, Fleet
 
@@ -41,6 +42,14 @@ SERVED_WITHIN_S = 300.0
 """Backoffs, the minimum hold and the respite of the stories' policies, and a handoff."""
 
 REBORN_AFTER_S = 1.0
+
+
+LedgerOn = Callable[[SimulatedClock], MemoryLedger]
+"""Makes the ledger of a stage, on its clock."""
+
+
+def in_memory(clock: SimulatedClock) -> MemoryLedger:
+    return MemoryLedger(clock.now)
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,12 +66,12 @@ class Failure:
 class Stage(Fleet):
     """A fleet with audited brokers that may crash and freeze."""
 
-    def __init__(self, story: Story) -> None:
+    def __init__(self, story: Story, ledger_on: LedgerOn = in_memory) -> None:
         self.story = story
         self._brokers: list[Reconciler] = []
         self._freezes: list[Freezes] = []
         self._frozen = False
-        super().__init__(story.seed, story.nodes, exact=False, **story.policy)
+        super().__init__(story.seed, story.nodes, exact=False, ledger_on=ledger_on, **story.policy)
         self._auditor = Auditor(self.world.clock)
         self.broker_ledger = faulty(self._auditor.ledger(self.ledger), "ledger", self.world.faults, reads=LEDGER_READS)
         self._be_born()
@@ -153,6 +162,10 @@ class Stage(Fleet):
         )
         return usable > kept
 
+    def _fail_over(self, event: FailsOver) -> None:
+        copy = self.ledger.backup()
+        self.world.clock.after(event.lost_s, lambda: self.ledger.restore(copy))
+
     def _effect(self, event: Event) -> Effect:
         match event:
             case Happens():
@@ -167,6 +180,8 @@ class Stage(Fleet):
                 return partial(self._edit, event)
             case Wishes():
                 return self.world.fulfil(event.wish)
+            case FailsOver():
+                return partial(self._fail_over, event)
 
     def _happen(self, event: Happens) -> None:
         rng = random.Random(event.seed)
@@ -212,11 +227,11 @@ class _Telling:
         return call
 
 
-def failure_of(story: Story) -> Failure | None:
+def failure_of(story: Story, ledger_on: LedgerOn = in_memory) -> Failure | None:
     """Play a story; what broke, or None."""
     with _silence():
         try:
-            Stage(story).play()
+            Stage(story, ledger_on).play()
         except InvariantViolation as why:
             return Failure(why.invariant, str(why))
         except (BridgeError, ArithmeticError, LookupError, TypeError, ValueError, RuntimeError, AssertionError) as why:

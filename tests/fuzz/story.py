@@ -83,6 +83,17 @@ class Freezes:
 
 
 @dataclass(frozen=True, slots=True)
+class FailsOver:
+    """A copy of the database falls behind, and takes over `lost_s` later: all commits in between are lost."""
+
+    at_s: float
+    lost_s: float
+
+    def __str__(self) -> str:
+        return f"{self.at_s:8.3f} s  all commits of the next {self.lost_s:.3f} s are lost in a failover"
+
+
+@dataclass(frozen=True, slots=True)
 class Orders:
     """A person orders a node to a side, whatever the policy's minimum hold says."""
 
@@ -119,7 +130,7 @@ class Wishes:
         return f"{self.at_s:8.3f} s  {self.wish}"
 
 
-Event = Happens | Breaks | Freezes | Orders | Edits | Wishes
+Event = Happens | Breaks | Freezes | FailsOver | Orders | Edits | Wishes
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,6 +160,7 @@ def tell(seed: int) -> Story:
         *_broken_calls(rng),
         *_deaths(rng),
         *_people(rng, nodes),
+        *_failovers(rng),
     ]
     events.sort(key=lambda event: event.at_s)
     return Story(seed, nodes, rng.random() < 0.7, policy, tuple(events))
@@ -217,6 +229,11 @@ def _deaths(rng: random.Random) -> Iterator[Breaks | Freezes]:
         yield Breaks(at_s, rng.choice(WRITES), rng.choice([When.CRASH_BEFORE, When.CRASH_AFTER]))
     for at_s in _moments(rng, rng.choice([60, 200, 1000])):
         yield Freezes(at_s, rng.choice(OUTSIDE), round(rng.choice([3, 20, 90]) * (0.2 + rng.random()), 3))
+
+
+def _failovers(rng: random.Random) -> Iterator[FailsOver]:
+    for at_s in _moments(rng, rng.choice([100, 1000, 1000])):
+        yield FailsOver(at_s, round(min(LENGTH_S - at_s, rng.choice([0.5, 3, 30]) * rng.random()), 3))
 
 
 def _people(rng: random.Random, nodes: int) -> Iterator[Orders | Edits]:

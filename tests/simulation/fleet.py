@@ -14,6 +14,7 @@ from bridge.ports import KubePort, Ledger, SlurmPort
 from bridge.reconciler.bell import Bell
 from bridge.reconciler.decide import Bounds
 from bridge.reconciler.loop import Reconciler, Timing
+from bridge.simulation.clock import SimulatedClock
 from bridge.simulation.cluster import Deployment
 from bridge.simulation.faults import faulty
 from bridge.simulation.slurm import JobRequest
@@ -30,12 +31,20 @@ class Fleet:
     """`world` is the truth, `ledger` the broker's memory, `reconciler` the broker that runs now."""
 
     def __init__(
-        self, seed: int = 1, nodes: int = 4, *, exact: bool = True, mode: Mode = Mode.ACTIVE, **policy: object
+        self,
+        seed: int = 1,
+        nodes: int = 4,
+        *,
+        exact: bool = True,
+        mode: Mode = Mode.ACTIVE,
+        ledger_on: Callable[[SimulatedClock], MemoryLedger] = lambda clock: MemoryLedger(clock.now),
+        **policy: object,
     ) -> None:
+        """`ledger_on` makes the ledger: another one where a test wants that, with the methods that it calls."""
         self.mode = mode
         """Of the next broker."""
         self.world = World(seed, nodes, exact=exact)
-        self.ledger = MemoryLedger(self.world.clock.now)
+        self.ledger = ledger_on(self.world.clock)
         self.ledger.watch(self.world.ring)
         self.world.oracle.handoffs = lambda: self.ledger.read().handoffs.values()
         self.broker_ledger: Ledger = self.ledger
