@@ -71,7 +71,9 @@ class Stage(Fleet):
         self._brokers: list[Reconciler] = []
         self._freezes: list[Freezes] = []
         self._frozen = False
+        self._rests: bool | None = None
         super().__init__(story.seed, story.nodes, exact=False, ledger_on=ledger_on, **story.policy)
+        self.ledger.watch(self._written)
         self._auditor = Auditor(self.world.clock)
         self.broker_ledger = faulty(self._auditor.ledger(self.ledger), "ledger", self.world.faults, reads=LEDGER_READS)
         self._be_born()
@@ -119,7 +121,7 @@ class Stage(Fleet):
         self._run(LENGTH_S)
         self._freezes.clear()
         self.world.faults.calm()
-        self._await(lambda: at_rest(self), SETTLES_WITHIN_S, "Settles", "every handoff ends")
+        self._await(self._at_rest, SETTLES_WITHIN_S, "Settles", "every handoff ends")
         self._await(lambda: not unaccounted(self), SETTLES_WITHIN_S, "Settles", "every mark is the ledger's")
         self._serve()
 
@@ -130,6 +132,15 @@ class Stage(Fleet):
         if not self._run(within_s, condition):
             odd = "\n".join(unaccounted(self))
             raise InvariantViolation(kind, f"{what}: not within {within_s} s\n{odd}\n{self.describe()}")
+
+    def _written(self, _: str) -> None:
+        self._rests = None
+
+    def _at_rest(self) -> bool:
+        """Asked after every event, and answered from the ledger when that was written."""
+        if self._rests is None:
+            self._rests = at_rest(self)
+        return self._rests
 
     def _serve(self) -> None:
         """When whoever still waits has given up, what can be served is served: first a pod, then a job."""
