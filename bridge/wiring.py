@@ -20,6 +20,7 @@ from bridge import logs
 from bridge.api.app import create_app
 from bridge.api.auth import TokenFile
 from bridge.api.dependencies import ApiDependencies
+from bridge.api.drift import DriftView
 from bridge.api.explanations import ExplanationView
 from bridge.api.views import Freshness, MoveView, PlanView, SourceView, StatusView, VictimView, WhyView
 from bridge.kube.port import KubeApi
@@ -186,6 +187,11 @@ def explanation_view(found: Explanation | None, clock: Clock) -> ExplanationView
     return None if found is None else ExplanationView.of(found, clock.now())
 
 
+def drift_view(reconciler: Reconciler, clock: Clock) -> DriftView:
+    found, unknown = reconciler.drift()
+    return DriftView.of(found, unknown, clock.now())
+
+
 def status_view(ledger: Ledger, reconciler: Reconciler, clock: Clock) -> StatusView:
     """What this process knows of its own sight. A standby does not look at Slurm and Kubernetes, and says so."""
     pulse = reconciler.pulse
@@ -243,6 +249,7 @@ def serve() -> None:
             members=reconciler.members,
             status=lambda: status_view(ledger, reconciler, clock),
             explain=lambda kind, name: explanation_view(reconciler.explain(kind, name), clock),
+            drift=lambda: drift_view(reconciler, clock),
         )
     )
     bell, stop = Bell(), threading.Event()

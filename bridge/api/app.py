@@ -12,7 +12,7 @@ from bridge.api.changes import Changes
 from bridge.api.dependencies import ApiDependencies
 from bridge.api.limits import BodyLimit, SafeHeaders
 from bridge.api.metrics import LedgerCollector, RequestDurations
-from bridge.api.routes import events, explain, fence, handoffs, nodes, policy, probes, status
+from bridge.api.routes import drift, events, explain, fence, handoffs, nodes, policy, probes, status
 
 __all__ = ["ApiDependencies", "create_app"]
 
@@ -45,7 +45,7 @@ def create_app(deps: ApiDependencies) -> FastAPI:
     app.state.ledger_metrics.register(LedgerCollector(deps.ledger))
     deps.ledger.watch(app.state.changes.notify)
     problems.install(app)
-    for module in (status, explain, nodes, handoffs, policy, events, fence, probes):
+    for module in (status, explain, drift, nodes, handoffs, policy, events, fence, probes):
         app.include_router(module.router)
     _add_docs(app)
     # The last one added is the outermost.

@@ -11,6 +11,7 @@ from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 
 from bridge.api.auth import Principal, Role, TokenFile
 from bridge.api.changes import Changes
+from bridge.api.drift import DriftView
 from bridge.api.explanations import ExplanationView
 from bridge.api.inventory import Members
 from bridge.api.problems import READ_ONLY, Problem
@@ -29,8 +30,9 @@ class ApiDependencies:
     `new_id` makes ids of requests. `plan` is a dry run on what is known now, of the policy in force (None) or of
     another one with its inventory; it raises `Unreadable` when too little is known. `members` says which nodes a pool
     without host lists has. `explain` answers why (None: no such subject); it raises `Unreadable` as `plan` does.
-    `status` says what this process knows of its own sight and never raises. All are called on any thread. In `mode`
-    `read_only` everything that writes is refused, in `dry_run` the leader refuses orders.
+    `drift` compares the ledger with a fresh reading of both sides. `status` says what this process knows of its own
+    sight and never raises. All are called on any thread. In `mode` `read_only` everything that writes is refused, in
+    `dry_run` the leader refuses orders.
     """
 
     ledger: Ledger
@@ -41,6 +43,7 @@ class ApiDependencies:
     members: Members
     status: Callable[[], StatusView]
     explain: Callable[[Kind, str], ExplanationView | None]
+    drift: Callable[[], DriftView]
     mode: Mode = Mode.ACTIVE
 
 

@@ -11,6 +11,7 @@ import typer
 
 from bridge.cli import orders, processes, reading
 from bridge.cli.client import Target
+from bridge.cli.drift import drift
 from bridge.cli.explain import explain
 from bridge.cli.failures import Commands
 from bridge.cli.policies import policy
@@ -49,6 +50,7 @@ _LOOK: tuple[Callable[..., None], ...] = (
     reading.handoffs,
     reading.plan,
     explain,
+    drift,
     reading.events,
 )
 _ORDER: tuple[Callable[..., None], ...] = (orders.lend, orders.reclaim, orders.pause, orders.resume)

@@ -14,6 +14,7 @@ from bridge import logs
 from bridge.api.app import create_app
 from bridge.api.auth import TokenFile
 from bridge.api.dependencies import ApiDependencies
+from bridge.api.drift import DriftView
 from bridge.api.explanations import ExplanationView
 from bridge.api.views import PlanView
 from bridge.demo import summary
@@ -31,7 +32,7 @@ from bridge.simulation.world import World
 from bridge.store import embedded, migrate
 from bridge.store.memory import MemoryLedger
 from bridge.store.postgres import PostgresLedger
-from bridge.wiring import explanation_view, make_reconciler, new_id, plan_view, status_view
+from bridge.wiring import drift_view, explanation_view, make_reconciler, new_id, plan_view, status_view
 
 DAYS = 4
 DAY = Day(nodes=4, length_s=450, jobs=7, mean_job=1 / 15, gang_weights=(3, 3, 3, 1), scalings=24)
@@ -129,12 +130,17 @@ class _Stage:
             plan=self._plan,
             members=self._members,
             explain=self._explain,
+            drift=self._drift,
             status=lambda: status_view(self._ledger, self._reconciler, self._world.clock),
         )
 
     def _plan(self, policy: Policy | None, nodes: Sequence[Node]) -> PlanView:
         with self._world_moves:
             return plan_view(self._reconciler.preview(policy, nodes))
+
+    def _drift(self) -> DriftView:
+        with self._world_moves:
+            return drift_view(self._reconciler, self._world.clock)
 
     def _explain(self, kind: Kind, name: str) -> ExplanationView | None:
         with self._world_moves:

@@ -127,6 +127,7 @@ class KubeApi:
             },
             pending=pending(pods.values(), Fleet(node.shape for node in nodes.values())),
             controller_alive=self._heartbeat.alive(),
+            loans_elsewhere={name: loan.spec for name, loan in loans.items() if name not in nodes},
         )
 
     def want(self, loans: Sequence[LoanSpec]) -> None:
@@ -200,6 +201,7 @@ def _kube_node(
         labels=node.shape.labels,
         cpu_allocatable_m=node.shape.cpu_m,
         memory_allocatable_mib=node.shape.memory_mib,
+        taint=next((t["value"] for t in node.shape.taints if t["key"] == names.TAINT), ""),
     )
 
 

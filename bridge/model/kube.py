@@ -98,7 +98,10 @@ class RunningPod:
 
 @dataclass(frozen=True, slots=True)
 class KubeNode:
-    """One Node. `work_pods` keep it from being empty: all but mirror and allow-listed DaemonSet pods."""
+    """One Node. `work_pods` keep it from being empty: all but mirror and allow-listed DaemonSet pods.
+
+    `taint` is the lease in the bridge's taint as it stands, or empty.
+    """
 
     name: str
     uid: str
@@ -114,6 +117,7 @@ class KubeNode:
     labels: Mapping[str, str] = field(default_factory=dict)
     cpu_allocatable_m: int = 0
     memory_allocatable_mib: int = 0
+    taint: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,6 +165,7 @@ class KubeObservation:
     """A complete and fresh reading of the shared nodes and of the pods that wait for GPUs, or nothing (`Unreadable`).
 
     `controller_alive` is False when the node controller's heartbeat is stale: its status is then not to be believed.
+    `loans_elsewhere` are the NodeLoans of nodes that are not in `nodes`: gone, or not shared (any more).
     """
 
     read_at: datetime
@@ -168,3 +173,4 @@ class KubeObservation:
     pending: tuple[PendingPod, ...] = ()
     serving_pools: tuple[ServingPool, ...] = ()
     controller_alive: bool = True
+    loans_elsewhere: Mapping[str, LoanSpec] = field(default_factory=dict)

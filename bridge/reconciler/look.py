@@ -41,6 +41,11 @@ class World:
     def unknown(self) -> tuple[str, ...]:
         return tuple(str(side) for side in (self.slurm, self.kubernetes) if isinstance(side, Unreadable))
 
+    @property
+    def unknown_sides(self) -> tuple[Side, ...]:
+        answers = ((Side.SLURM, self.slurm), (Side.KUBERNETES, self.kubernetes))
+        return tuple(side for side, answer in answers if isinstance(answer, Unreadable))
+
     def kube_node(self, name: str) -> KubeNode | None:
         return None if isinstance(self.kubernetes, Unreadable) else self.kubernetes.nodes.get(name)
 

@@ -13,6 +13,7 @@ looks on and never leads. What it then cannot do is decided in `bridge.reconcile
 from __future__ import annotations
 
 import threading
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
@@ -26,6 +27,7 @@ from bridge.model.ledger import Change, LedgerState, Note, PutHandoff, PutSighti
 from bridge.model.mode import Mode
 from bridge.model.ownership import Node, Side
 from bridge.model.policy import Policy, PoolPolicy
+from bridge.planning.drift import DriftKind, Finding, drift
 from bridge.planning.explain import Explanation, Kind, Seen, explain
 from bridge.planning.planner import plan
 from bridge.planning.snapshot import Plan, Snapshot
@@ -35,6 +37,7 @@ from bridge.reconciler.ahead import ahead
 from bridge.reconciler.bell import Bell
 from bridge.reconciler.carry_out import carry_out
 from bridge.reconciler.decide import Bounds, Decider, Fresh
+from bridge.reconciler.drifting import Told, drift_notes, still_told
 from bridge.reconciler.endings import Endings
 from bridge.reconciler.look import World, observe, sights, snapshot
 from bridge.reconciler.members import members
@@ -76,6 +79,7 @@ class _Leading:
     valid_until_s: float
     moves_from_s: float
     has_not_moved: bool = True
+    drift_told: Told = field(default_factory=dict)
     endings: Endings = field(default_factory=Endings)
 
 
@@ -199,10 +203,12 @@ class Reconciler:
             planned = decider.decide(snapshot(state, world, seen, now))
         else:
             decider.read_closures_back()
-        changes = [*decider.changes, *self._sightings(state, seen)]
+        told = still_told(leading.drift_told, _drift(state, seen, world), world.unknown_sides)
+        changes = [*decider.changes, *self._sightings(state, seen), *drift_notes(leading.drift_told, told, now)]
         if changes:
             self._ledger.commit(leading.epoch, changes)
             _observe_ends(changes)
+        leading.drift_told = told
         if may_move:
             leading.has_not_moved = False
             self._clocks_read = (now, self._clock.monotonic_s())
@@ -327,6 +333,7 @@ class Reconciler:
         if epoch is None:
             self._leading = None
             metrics.LEADER.set(0)
+            metrics.DRIFT.clear()
             self.pulse = Pulse(finished_monotonic_s=asked_s)
             return None
         log.info("leading", epoch=epoch, holder=self._holder)
@@ -398,17 +405,25 @@ class Reconciler:
         known, planned, now = self._planned(state, world)
         return explain(kind, name, Seen(world.slurm, world.kubernetes), known, state.policy, planned, now)
 
+    def drift(self) -> tuple[tuple[Finding, ...], tuple[str, ...]]:
+        """Where ledger and world disagree, from a fresh reading like `preview`; and why a side was not read."""
+        state, world = self._ledger.read(), self._observe()
+        return _drift(state, self._sights(state, world), world), world.unknown
+
     def members(self, pool: PoolPolicy) -> tuple[str, ...]:
         """The nodes of a pool without host lists, from a fresh reading: see `bridge.reconciler.members`."""
         return members(pool, self._observe())
 
     def _report(self, leading: _Leading, world: World, failures: list[str], planned: Plan) -> None:
         self._tell_unknown(world)
+        drifted = Counter(finding.kind for finding in leading.drift_told.values())
+        for kind in DriftKind:
+            metrics.DRIFT.labels(str(kind)).set(drifted[kind])
         self.pulse = Pulse(leading.epoch, self._clock.monotonic_s(), world.unknown, tuple(failures), planned)
 
     def _tell_unknown(self, world: World) -> None:
-        for side, answer in ((Side.SLURM, world.slurm), (Side.KUBERNETES, world.kubernetes)):
-            metrics.UNKNOWN.labels(str(side)).set(isinstance(answer, Unreadable))
+        for side in Side:
+            metrics.UNKNOWN.labels(str(side)).set(side in world.unknown_sides)
 
     def _sightings(self, state: LedgerState, seen: dict[str, Sight]) -> list[Change]:
         """What was seen of each node, written when it changed and once a minute, not in every pass."""
@@ -431,6 +446,12 @@ class Reconciler:
                     self._sighted_at_s[(name, side)] = (now_s, text)
                     found.append(PutSighting(name, side, now, summary, unknown=facts.unknown))
         return found
+
+
+def _drift(state: LedgerState, seen: dict[str, Sight], world: World) -> tuple[Finding, ...]:
+    slurm = None if isinstance(world.slurm, Unreadable) else world.slurm
+    kubernetes = None if isinstance(world.kubernetes, Unreadable) else world.kubernetes
+    return drift(state, seen, slurm, kubernetes)
 
 
 def _as_if(state: LedgerState, policy: Policy, nodes: Sequence[Node]) -> LedgerState:

@@ -9,6 +9,9 @@ TICK_SECONDS = Histogram("bridge_tick_seconds", "Duration of one pass: observe, 
 CALLS = Counter("bridge_outside_calls_total", "Calls to Slurm and Kubernetes that change something")
 CALL_FAILURES = Counter("bridge_outside_call_failures_total", "Outside calls that failed or whose outcome is unknown")
 UNKNOWN = Gauge("bridge_side_unknown", "1 while a side could not be read", ["side"])
+DRIFT = Gauge(
+    "bridge_drift", "Findings in which the world and the ledger disagree, of the leader's last pass", ["kind"]
+)
 LEADER = Gauge("bridge_leader_epoch", "The epoch this replica leads with, 0 for a standby")
 MODE = Gauge("bridge_mode", "1 for the mode of this replica", ["mode"])
 WOULD_MOVE = Gauge("bridge_would_move_nodes", "Nodes that would move now: of a leader in dry_run", ["destination"])

@@ -95,6 +95,9 @@ class SimulatedKube:
             nodes={name: self._show(node) for name, node in self.cluster.nodes.items()},
             pending=self.cluster.pending(),
             controller_alive=self.controller.alive,
+            loans_elsewhere={
+                name: loan.spec for name, loan in self.controller.loans.items() if name not in self.cluster.nodes
+            },
         )
 
     def _show(self, node: KubeletNode) -> KubeNode:
@@ -109,6 +112,7 @@ class SimulatedKube:
             work_pods=tuple(pod.key for pod in pods),
             inspection=self._inspections.get(node.name),
             running=self.cluster.running(node.name),
+            taint=node.taint,
         )
         loan = self.controller.loans.get(node.name)
         return shown if loan is None else replace(shown, spec=loan.spec, status=loan.status)

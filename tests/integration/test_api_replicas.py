@@ -20,6 +20,7 @@ from fastapi import FastAPI
 from bridge.api.app import ApiDependencies, create_app
 from bridge.api.auth import TokenFile
 from bridge.api.changes import Changes
+from bridge.api.drift import DriftView
 from bridge.model.ledger import AnswerRequest, FenceAck, PutLease, RequestState
 from bridge.model.ownership import Lease, Owner
 from bridge.store.postgres import PostgresLedger
@@ -66,6 +67,7 @@ def replica(database_url: str, tokens: Path) -> Iterator[Replica]:
         plan=lambda policy, nodes: PLAN,
         members=unread,
         explain=lambda kind, name: None,
+        drift=lambda: DriftView.of((), (), WallClock().now()),
         status=lambda: FRESH,
     )
     app = create_app(deps)

@@ -11,6 +11,7 @@ from fastapi import FastAPI
 
 from bridge.api.app import ApiDependencies, create_app
 from bridge.api.auth import TokenFile
+from bridge.api.drift import DriftView
 from bridge.api.explanations import ExplanationView
 from bridge.api.inventory import inventory
 from bridge.api.views import Freshness, MoveView, PlanView, SourceView, StatusView, WhyView
@@ -20,6 +21,7 @@ from bridge.model.ledger import AnswerRequest, Change, Note, PutClosure, PutHand
 from bridge.model.mode import Mode
 from bridge.model.ownership import Closure, Lease, Mark, Node, Owner, Side
 from bridge.model.policy import Policy, PoolPolicy
+from bridge.planning.drift import Finding
 from bridge.planning.explain import Explanation, Kind
 from bridge.store.memory import MemoryLedger
 
@@ -99,6 +101,8 @@ class World:
     planned_for: tuple[Policy | None, tuple[str, ...]] = (None, ())
     members: tuple[str, ...] | None = None
     explanations: dict[tuple[Kind, str], Explanation] = field(default_factory=dict)
+    findings: tuple[Finding, ...] = ()
+    unknown: tuple[str, ...] = ()
     mode: Mode = Mode.ACTIVE
     ids: int = 0
 
@@ -119,6 +123,7 @@ class World:
                 members=self._members,
                 status=lambda: self.status,
                 explain=self._explain,
+                drift=lambda: DriftView.of(self.findings, self.unknown, self.clock.now()),
                 mode=self.mode,
             )
         )

@@ -11,6 +11,7 @@ import pytest
 from bridge.kube import names
 from bridge.kube.connection import ApiError, Json, NoAnswer
 from bridge.kube.port import KubeApi
+from bridge.kube.resources import loan_object
 from bridge.model.errors import CallFailed, Fenced, Unreadable
 from bridge.model.kube import KubeObservation, LoanSpec, RunningPod
 from bridge.model.ownership import Mark, Owner
@@ -115,6 +116,20 @@ def test_what_is_observed(setup: Setup) -> None:
     assert (second.ready, second.gpus_allocatable, second.work_pods) == (False, 0, ())
     assert seen.read_at == START
     assert not seen.controller_alive
+
+
+def test_our_taint_and_loans_of_nodes_that_are_not_there_are_shown(setup: Setup) -> None:
+    ours = {"key": names.TAINT, "value": "lease0001", "effect": "NoSchedule"}
+    other = {"key": "example.org/dedicated", "effect": "NoSchedule"}
+    setup.api.objects[names.NODES] = [node_body("gpu-1", taints=[other, ours]), node_body("gpu-2", taints=[other])]
+    loans = [LoanSpec(name, Owner.SLURM, Mark("lease0001", 3, 17), 8) for name in ("gpu-1", "gpu-9")]
+    setup.api.objects[names.LOANS] = [
+        {**body, "metadata": {**body["metadata"], "resourceVersion": "1"}} for body in map(loan_object, loans)
+    ]
+    seen = setup.observe()
+    assert {name: node.taint for name, node in seen.nodes.items()} == {"gpu-1": "lease0001", "gpu-2": ""}
+    assert seen.nodes["gpu-1"].spec == loans[0]
+    assert seen.loans_elsewhere == {"gpu-9": loans[1]}
 
 
 def test_demand_is_what_a_lent_node_could_meet_and_the_rest_is_named(setup: Setup) -> None:
