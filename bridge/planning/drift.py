@@ -9,10 +9,10 @@ what is left to people. Provably stale is a mark of ours outside of which all of
 - both sides were read wholly in the same pass, and the side that does not own the node was read back as closed;
 - it is lifted behind our own second latch, which the present lease opens as every other opening.
 
-A mark that is newer than all that the ledger knows (a ledger restored from the past) is not lifted: the node is taken back
-under a new lease, see `bridge.planning.adoption`. One on a node without a lease or
-outside the inventory (nothing says who owns it) is never touched (``NotOurs``, ``FailClosed``). No GPU at all is not a
-changed shape: slurmd or the device plugin has not registered yet, and the node counts as not usable meanwhile.
+A mark that is newer than all that the ledger knows (a ledger restored from the past) is not lifted: the node is taken
+back under a new lease, see `bridge.planning.adoption`. One on a node without a lease or outside the inventory (nothing
+says who owns it) is never touched (``NotOurs``, ``FailClosed``). No GPU at all is not a changed shape: slurmd or the
+device plugin has not registered yet, and the node counts as not usable meanwhile.
 
 The broker does not read the NodeFence: the node controller, which does, says in ``NodeLoan.status`` when its entry is
 wrong, and that is shown here as it says it.
