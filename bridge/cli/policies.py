@@ -180,7 +180,7 @@ def _print_change(change: dict[str, Any], said: str, output: Format) -> None:
     _print_differences(change["differences"], "changes")
     for each in change["floors"]:
         print_line(f"floors of {each['pool']} now: {_floors(each['now'])}{_next_floors(each)}")
-    if change["mode"] == "dry_run":
+    if change.get("mode", "active") == "dry_run":
         print_line("would move now, if the broker did not run in dry_run:")
     else:
         print_line("would move now:" if change["dry_run"] else "moves now:")

@@ -53,19 +53,19 @@ def _state(report: dict[str, Any]) -> list[tuple[str, str]]:
 
 
 def _mode(report: dict[str, Any]) -> str:
-    """What it means, as few people know the words."""
-    would = report["would_move_nodes"]
-    if report["mode"] == "dry_run":
+    """What it means, as few people know the words; a broker of an earlier version says nothing and is active."""
+    would, mode = report.get("would_move_nodes"), report.get("mode", "active")
+    if mode == "dry_run":
         told = {None: "", 0: "; no node would move", 1: "; 1 node would move: bridgectl plan"}
         number = told.get(would, f"; {would} nodes would move: bridgectl plan")
         return f"dry_run: says what it would do, moves nothing{number}"
-    if report["mode"] == "read_only":
+    if mode == "read_only":
         return "read_only: looks on, never leads, takes no orders"
-    return str(report["mode"])
+    return str(mode)
 
 
 def _going(report: dict[str, Any]) -> str:
-    still = report["mode"] == "dry_run" and report["handoffs_live"]
+    still = report.get("mode", "active") == "dry_run" and report["handoffs_live"]
     return "begun in mode active, standing still until a broker is active again" if still else "running"
 
 
@@ -268,7 +268,7 @@ def plan(context: typer.Context, output: Output = Format.TABLE) -> None:
     if output is Format.JSON:
         print_json(found)
         return
-    if found["mode"] == "dry_run":
+    if found.get("mode", "active") == "dry_run":
         print_line("The broker runs in dry_run: none of this is done.")
         print_line()
     moves = [[joined(move["nodes"]), move["source"], move["destination"], move["reason"]] for move in found["moves"]]

@@ -591,7 +591,9 @@ class _Pool:
 
     def _short(self, claim: _Claim, found: int) -> str:
         if claim.demand.whole:
-            return f"lacks {count_nodes(claim.lacking)}; {self._why_short(claim.demand.side, need_idle=True)}"
+            side, room = claim.demand.side, self._room(claim.demand.side)
+            most = f", {side} may own {room} more" if 0 < room < claim.lacking else ""
+            return f"lacks {count_nodes(claim.lacking)}{most}; {self._why_short(side, need_idle=True)}"
         missing = claim.lacking - found
         return f"{count_nodes(missing)} short; {self._why_short(claim.demand.side, need_idle=True)}"
 
