@@ -2,7 +2,8 @@
 
 `bridge.simulation.node_controller` works on it as the real one does on an apiserver, and `bridge.simulation.kube` shows
 it to the broker. Simulated is what 1.34 was seen to do: a binding that is on its way lands after a taint; a pod that
-terminates holds its GPUs until it is gone; with a dead kubelet it never goes; an eviction asks the budget first.
+terminates holds its GPUs until it is gone; with a dead kubelet it never goes; an eviction asks the budget first; what
+has no controller never comes back.
 """
 
 from __future__ import annotations
@@ -31,15 +32,32 @@ class KubeTimings:
     controller_retry_s: float = 2
     fence_settle_s: float = 0.3
     late_bind_wait_s: float = 0.5
+    bind_retry_s: float = 1
     heartbeat_stale_s: float = 10
     inspector_s: float = 0.3
     inspector_recheck_s: float = 0.5
 
 
+CRITICAL_PRIORITY = 2_000_000_000
+"""Where the classes begin that Kubernetes keeps for itself."""
+
+TWO_BUDGETS = "more than one PodDisruptionBudget covers it, which the eviction API does not support: remove all but one"
+
+
 @dataclass(frozen=True, slots=True)
 class Deployment:
     """`replicas` pods that each ask for `gpus` GPUs; a pod is Ready `startup_s` after it was bound (infinite: never)
-    and gone `shutdown_s` after it was told to go. `min_available` is its PodDisruptionBudget."""
+    and gone `shutdown_s` after it was told to go: for one that ignores TERM that is its grace period, infinite for one
+    that hangs in the kernel.
+
+    With another `kind` it is another controller: a ``DaemonSet`` wants one pod on every node that it may use
+    (`replicas` says nothing), and with an empty kind the pods are bare, each made once and never again.
+
+    `min_available` is its PodDisruptionBudget; `budgets` is how many such cover it, and `evicts_unready` that it says
+    ``unhealthyPodEvictionPolicy: AlwaysAllow``. `evictable` is what its pods' own annotation says (None: nothing).
+    `only_on` are the nodes that its selector matches (None: all), and `tolerates` that it tolerates every taint. Each
+    pod has `finalizer` or not, and a volume that stays attached `detach_s` after it is gone (None: no volume).
+    """
 
     name: str
     replicas: int
@@ -49,15 +67,42 @@ class Deployment:
     startup_s: float = 1.5
     shutdown_s: float = 1.0
     min_available: int = 0
+    kind: str = "Deployment"
+    budgets: int = 1
+    evicts_unready: bool = False
+    evictable: bool | None = None
+    only_on: frozenset[str] | None = None
+    tolerates: bool = False
+    finalizer: bool = False
+    detach_s: float | None = None
 
     @property
     def key(self) -> str:
         return f"{self.namespace}/{self.name}"
 
+    @property
+    def daemon(self) -> bool:
+        return self.kind == "DaemonSet"
+
+    @property
+    def critical(self) -> bool:
+        return self.priority >= CRITICAL_PRIORITY
+
+    @property
+    def tier(self) -> int:
+        """Order of eviction: ordinary, daemon, critical, critical daemon."""
+        return 2 * self.critical + self.daemon
+
+    def selects(self, node: str) -> bool:
+        return self.only_on is None or node in self.only_on
+
 
 @dataclass(slots=True, eq=False)
 class Pod:
-    """`binding` is where the scheduler has decided to put it, `node` where it is. Gone means not listed any more."""
+    """`binding` is where the scheduler has decided to put it, `node` where it is. Gone means not listed any more.
+
+    `only_on` is the one node that a DaemonSet made it for; empty for all others.
+    """
 
     name: str
     uid: str
@@ -68,8 +113,9 @@ class Pod:
     created_at: datetime
     binding: str = ""
     node: str = ""
+    only_on: str = ""
     ready: bool = False
-    terminating: bool = False
+    terminating_since: datetime | None = None
     finalizer: bool = False
     unschedulable: str = ""
     process: Process | None = None
@@ -80,10 +126,16 @@ class Pod:
     def key(self) -> str:
         return f"{self.namespace}/{self.name}"
 
+    @property
+    def terminating(self) -> bool:
+        return self.terminating_since is not None
+
 
 @dataclass(slots=True)
 class KubeletNode:
-    """A Node, its kubelet and device plugin. `taint` is the bridge's, by lease; `others_taint` is anybody else's."""
+    """A Node, its kubelet and device plugin. `taint` is the bridge's, by lease, and `mark` the annotation that the node
+    controller writes with it; `others_taint` is anybody else's. `volumes` are attached for other than infrastructure.
+    """
 
     name: str
     machine: str
@@ -93,11 +145,13 @@ class KubeletNode:
     ready: bool = True
     cordoned: bool = False
     taint: str = ""
+    mark: str = ""
     others_taint: bool = False
     kubelet_alive: bool = True
     device_plugin_alive: bool = True
     notice: Timer | None = None
     waiting_to_go: list[Pod] = field(default_factory=list)
+    volumes: list[str] = field(default_factory=list)
 
 
 class Cluster:
@@ -119,6 +173,10 @@ class Cluster:
             node.kube_name: KubeletNode(node.kube_name, node.name, f"uid-{node.kube_name}-1", node.gpus, node.gpus)
             for node in nodes
         }
+        self.removed: dict[str, KubeletNode] = {}
+        """Machines whose Node object was deleted."""
+        self.infrastructure: set[str] = set()
+        """The namespaces on the site's allow-list."""
         self.deployments: dict[str, Deployment] = {}
         self.pods: dict[str, Pod] = {}
         self.fence: dict[str, str] = {}
@@ -152,14 +210,19 @@ class Cluster:
         self.nodes[node].cordoned = on
         self._touched(node)
 
-    def set_taint(self, node: str, lease: str) -> None:
-        """The bridge's taint, or with an empty `lease` its removal, by whomever."""
-        if self.nodes[node].taint != lease:
-            self.nodes[node].taint = lease
+    def set_taint(self, node: str, lease: str, mark: str | None = None) -> None:
+        """The bridge's taint, or with an empty `lease` its removal. `mark` is the node controller's annotation, which
+        others leave as it is (None)."""
+        found = self.nodes[node]
+        after = (lease, found.mark if mark is None else mark)
+        if (found.taint, found.mark) != after:
+            found.taint, found.mark = after
+            self._sync_daemons()
             self._touched(node)
 
     def set_others_taint(self, node: str, on: bool) -> None:
         self.nodes[node].others_taint = on
+        self._sync_daemons()
         self._touched(node)
 
     def set_fence(self, node: str, mark: str) -> None:
@@ -175,13 +238,35 @@ class Cluster:
 
     def replace_node(self, name: str) -> None:
         """The Node object is deleted and made anew: another UID, no taint, its pods gone. The machine was reset."""
-        old = self.nodes[name]
+        self.remove_node(name)
+        self.return_node(name)
+
+    def remove_node(self, name: str) -> None:
+        """kubectl delete node: its pods go with it, but for what a finalizer holds. The NodeFence keeps its entry."""
+        self.removed[name] = self.nodes.pop(name)
         for pod in self.on(name):
+            pod.terminating_since = pod.terminating_since or self._clock.now()
             self._gone(pod)
+        self._touched(name)
+
+    def return_node(self, name: str) -> None:
+        """The kubelet registers again: a Node with another UID and nothing that others had written on the old one."""
+        old = self.removed.pop(name)
         generation = int(old.uid.rsplit("-", 1)[1]) + 1
         self.nodes[name] = KubeletNode(name, old.machine, f"uid-{name}-{generation}", old.gpus, 0)
         self.restart_device_plugin(name)
+        self._sync_daemons()
         self._touched(name)
+
+    def detach(self, node: str) -> None:
+        """The attach-detach controller, or a person, is done with all volumes of a node."""
+        self.nodes[node].volumes.clear()
+        self._touched(node)
+
+    def empty_fence(self) -> None:
+        """The NodeFence is deleted by force, as a careless uninstall does: admission refuses nothing any more."""
+        for node in list(self.fence):
+            self.set_fence(node, "")
 
     # --- what breaks ---
 
@@ -239,6 +324,13 @@ class Cluster:
         """Pods that exist on a node, terminating ones included, in order of creation."""
         return [pod for pod in self.pods.values() if pod.node == node]
 
+    def work_on(self, node: str) -> list[Pod]:
+        """Pods that keep a node from being empty: all but DaemonSet pods of the infrastructure."""
+        return [pod for pod in self.on(node) if not self._is_infrastructure(pod)]
+
+    def _is_infrastructure(self, pod: Pod) -> bool:
+        return pod.namespace in self.infrastructure and self.deployments[pod.deployment].daemon
+
     def used(self, node: str) -> int:
         """GPUs taken on a node, by pods that are bound to it or are going to be."""
         return sum(pod.gpus for pod in self.pods.values() if node in (pod.node, pod.binding))
@@ -247,29 +339,45 @@ class Cluster:
         return [pod for pod in self.pods.values() if pod.deployment == deployment and not pod.terminating]
 
     def pending(self) -> tuple[PendingPod, ...]:
-        """Pods that the scheduler has tried and found no node for."""
+        """Pods that the scheduler has tried and found no node for. A DaemonSet's are tied to a node that is there."""
         return tuple(
-            self._waiting(pod) for pod in self.pods.values() if not pod.node and pod.unschedulable and pod.gpus
+            self._waiting(pod)
+            for pod in self.pods.values()
+            if not pod.node and pod.unschedulable and pod.gpus and not pod.only_on and not pod.terminating
         )
 
     def _waiting(self, pod: Pod) -> PendingPod:
+        made_by = self.deployments[pod.deployment]
+        fitting = {node.name: node for node in self.nodes.values() if pod.gpus <= node.gpus}
+        selected = {name: node for name, node in fitting.items() if made_by.selects(name)}
         helps = frozenset(
-            node.name
-            for node in self.nodes.values()
-            if pod.gpus <= node.gpus and not node.cordoned and not node.others_taint
+            name for name, node in selected.items() if made_by.tolerates or not (node.cordoned or node.others_taint)
         )
         return PendingPod(
             namespace=pod.namespace,
             name=pod.name,
             uid=pod.uid,
             gpus=pod.gpus,
-            group=f"Deployment {pod.deployment}",
+            group=self.group(pod),
             priority=pod.priority,
             pending_since=pod.created_at,
             message=pod.unschedulable,
             helps=None if len(helps) == len(self.nodes) else helps,
-            obstacle="" if helps else f"no shared node would take its {pod.gpus} GPUs",
+            obstacle="" if helps else self._obstacle_everywhere(pod, fitting, selected),
         )
+
+    def _obstacle_everywhere(self, pod: Pod, fitting: Collection[str], selected: Collection[str]) -> str:
+        """The first thing for which no node will do, in the words of the real reading."""
+        if not fitting:
+            return f"asks for {pod.gpus} GPUs, a node has {max((n.gpus for n in self.nodes.values()), default=0)}"
+        if not selected:
+            return "no shared node matches its node affinity"
+        return "does not tolerate a taint of the shared nodes"
+
+    def group(self, pod: Pod) -> str:
+        """Whose pod it is, for people."""
+        kind = self.deployments[pod.deployment].kind
+        return f"{kind} {pod.deployment}" if kind else f"Pod {pod.key}"
 
     def running(self, node: str) -> tuple[RunningPod, ...]:
         """The pods on a node with what ending them costs."""
@@ -279,16 +387,33 @@ class Cluster:
                 name=pod.name,
                 uid=pod.uid,
                 gpus=pod.gpus,
-                group=f"Deployment {pod.deployment}",
-                owner="Deployment",
+                group=self.group(pod),
+                owner=self._made_again_by(pod),
                 priority=pod.priority,
                 started_at=pod.started_at,
                 warm_up_s=pod.warm_up_s,
                 disruptions_allowed=self._disruptions_allowed(pod.deployment),
-                protected="it is terminating already" if pod.terminating else "",
+                protected=self._protected(pod),
             )
-            for pod in self.on(node)
+            for pod in self.work_on(node)
         )
+
+    def _made_again_by(self, pod: Pod) -> str:
+        """A bare pod that says itself that it may be evicted is treated as if something made it again."""
+        made_by = self.deployments[pod.deployment]
+        return made_by.kind or ("Pod" if made_by.evictable else "")
+
+    def _protected(self, pod: Pod) -> str:
+        made_by = self.deployments[pod.deployment]
+        if pod.terminating:
+            return "it is terminating already"
+        if made_by.evictable is False:
+            return "it says itself that it must not be disrupted"
+        if made_by.critical:
+            return f"it is a system pod (priority {pod.priority})"
+        if made_by.min_available and made_by.budgets > 1:
+            return f"{made_by.budgets} disruption budgets cover it, and the Eviction API refuses such a pod"
+        return ""
 
     def _disruptions_allowed(self, deployment: str) -> int | None:
         needed = self.deployments[deployment].min_available
@@ -300,18 +425,22 @@ class Cluster:
         """The Eviction API: empty when the pod is told to go (or is on its way already), else why the budget says no.
 
         A pod that is not Ready is protected only while its Deployment has fewer healthy pods than the budget wants
-        (the API's default policy, which lets crash-looping pods block a drain).
+        (the API's default policy, which lets crash-looping pods block a drain); one that has no node yet never is. Two
+        budgets on one pod are an error 500, whatever room they have.
         """
         if pod.terminating:
             return ""
-        deployment = self.deployments[pod.deployment]
-        healthy = sum(other.ready for other in self.of(pod.deployment))
-        needed = deployment.min_available + (1 if pod.ready else 0)
-        if deployment.min_available and healthy < needed:
-            return (
-                f"pod {pod.key}: PodDisruptionBudget {deployment.key} allows no eviction "
-                f"({healthy} healthy, {deployment.min_available} needed)"
-            )
+        budget = self.deployments[pod.deployment]
+        if budget.min_available and pod.node:
+            if budget.budgets > 1:
+                return TWO_BUDGETS
+            healthy = sum(other.ready for other in self.of(pod.deployment))
+            may_go = budget.evicts_unready and not pod.ready
+            if not may_go and healthy < budget.min_available + (1 if pod.ready else 0):
+                return (
+                    f"PodDisruptionBudget allows no disruption: The disruption budget {budget.name} needs "
+                    f"{budget.min_available} healthy pods and has {healthy} currently"
+                )
         self.delete(pod)
         return ""
 
@@ -319,7 +448,7 @@ class Cluster:
         """Ask a pod to go. It is gone when its kubelet says so and no finalizer holds it."""
         if pod.terminating:
             return
-        pod.terminating, pod.ready = True, False
+        pod.terminating_since, pod.ready = self._clock.now(), False
         if pod.node:
             self._clock.after(self._latency(self.deployments[pod.deployment].shutdown_s), lambda: self._shut_down(pod))
         else:
@@ -333,10 +462,10 @@ class Cluster:
             self._gone(pod)
 
     def _shut_down(self, pod: Pod) -> None:
-        node = self.nodes[pod.node]
-        if pod.key not in self.pods:
+        if self.pods.get(pod.key) is not pod:
             return
-        if not node.kubelet_alive:
+        node = self.nodes.get(pod.node)
+        if node is not None and not node.kubelet_alive:
             node.waiting_to_go.append(pod)
         else:
             self._gone(pod)
@@ -345,10 +474,24 @@ class Cluster:
         if pod.process is not None:
             self._machines.stop(pod.process)
             pod.process = None
-        if not pod.finalizer:
-            self.pods.pop(pod.key, None)
-            self._sync(pod.deployment)
+        if not pod.finalizer and self.pods.pop(pod.key, None) is not None:
+            self._leave(pod)
         self._touched(pod.node)
+
+    def _leave(self, pod: Pod) -> None:
+        """A bare pod takes its place with it, a volume follows when it has been detached."""
+        made_by = self.deployments[pod.deployment]
+        if not made_by.kind:
+            self.deployments[made_by.key] = replace(made_by, replicas=made_by.replicas - 1)
+        self._sync(made_by.key)
+        if made_by.detach_s is not None and pod.node in self.nodes:
+            node = self.nodes[pod.node]
+            self._clock.after(made_by.detach_s, lambda: self._detached(node, f"pvc-{pod.uid}"))
+
+    def _detached(self, node: KubeletNode, volume: str) -> None:
+        if volume in node.volumes:
+            node.volumes.remove(volume)
+            self._touched(node.name)
 
     # --- controllers of Kubernetes itself ---
 
@@ -357,7 +500,12 @@ class Cluster:
         if not self.apiserver_up:
             return
         deployment = self.deployments[key]
+        if deployment.daemon:
+            self._sync_daemon(deployment)
+            return
         pods = self.of(key)
+        if not deployment.kind:
+            pods = [pod for pod in self.pods.values() if pod.deployment == key]  # one that ends is not replaced
         for _ in range(deployment.replicas - len(pods)):
             self._create(deployment)
         by_service = sorted(pods, key=lambda pod: (not pod.ready, not pod.node))
@@ -365,7 +513,22 @@ class Cluster:
             self.delete(pod)
         self._schedule_soon()
 
-    def _create(self, deployment: Deployment) -> None:
+    def _sync_daemons(self) -> None:
+        for deployment in list(self.deployments.values()):
+            if deployment.daemon:
+                self._sync(deployment.key)
+
+    def _sync_daemon(self, daemon: Deployment) -> None:
+        """One pod for every node that it selects and may begin on; NoSchedule ends none that is there already. The
+        controller tolerates cordons and NotReady for it."""
+        covered = {pod.only_on for pod in self.of(daemon.key)}
+        for node in self.nodes.values():
+            welcome = daemon.tolerates or not (node.taint or node.others_taint)
+            if daemon.selects(node.name) and welcome and node.name not in covered:
+                self._create(daemon, only_on=node.name)
+        self._schedule_soon()
+
+    def _create(self, deployment: Deployment, only_on: str = "") -> None:
         self._created += 1
         pod = Pod(
             name=f"{deployment.name}-{self._created}",
@@ -375,6 +538,8 @@ class Cluster:
             gpus=deployment.gpus,
             priority=deployment.priority,
             created_at=self._clock.now(),
+            only_on=only_on,
+            finalizer=deployment.finalizer,
         )
         self.pods[pod.key] = pod
 
@@ -396,11 +561,14 @@ class Cluster:
                 self._give_up(pod, list(obstacles.values()))
 
     def _obstacle(self, pod: Pod, node: KubeletNode) -> str:
-        if node.taint or node.others_taint:
+        made_by = self.deployments[pod.deployment]
+        if not made_by.selects(node.name) or pod.only_on not in ("", node.name):
+            return "didn't match Pod's node affinity/selector"
+        if (node.taint or node.others_taint) and not made_by.tolerates:
             return "had untolerated taint"
-        if node.cordoned:
+        if node.cordoned and not (made_by.tolerates or made_by.daemon):
             return "were unschedulable"
-        if not node.ready:
+        if not node.ready and not (made_by.tolerates or made_by.daemon):
             return "had untolerated taint node.kubernetes.io/not-ready"
         free = node.gpus_allocatable - self.used(node.name)
         return "" if pod.gpus <= free else "Insufficient nvidia.com/gpu"
@@ -419,12 +587,15 @@ class Cluster:
 
     def _bind(self, pod: Pod) -> None:
         node, pod.binding = pod.binding, ""
-        if pod.terminating:
+        if pod.terminating or node not in self.nodes:
             return
-        if node in self._admitted_fence or not self.apiserver_up:
-            self._schedule_soon()
+        fenced = node in self._admitted_fence and pod.namespace not in self.infrastructure
+        if fenced or not self.apiserver_up:
+            self._clock.after(self._timings.bind_retry_s, self._schedule_soon)
             return
         pod.node, pod.unschedulable = node, ""
+        if self.deployments[pod.deployment].detach_s is not None:
+            self.nodes[node].volumes.append(f"pvc-{pod.uid}")
         if self.nodes[node].kubelet_alive:
             self._run(pod)
         self._touched(node)
@@ -448,7 +619,7 @@ class Cluster:
 
     def _reject(self, pod: Pod) -> None:
         """UnexpectedAdmissionError: no healthy device. The pod fails, its Deployment makes another."""
-        pod.terminating = True
+        pod.terminating_since = self._clock.now()
         self._gone(pod)
 
     def _become_ready(self, pod: Pod) -> None:
@@ -471,5 +642,6 @@ class Cluster:
         self._touched(node.name)
 
     def _touched(self, node: str) -> None:
+        """Something about `node` is different (it may have been removed)."""
         self._schedule_soon()
         self.changed(node)

@@ -79,11 +79,20 @@ class SimulatedKube:
         self._silent_inspectors.discard(node)
         self._blind_inspectors.pop(node, None)
 
+    # --- what people do to the custom resources ---
+
+    def delete_loan(self, node: str, *, annotated: bool = False) -> None:
+        """kubectl delete nodeloan. Admission refuses it (`CallFailed`) unless the object is `annotated` to allow it."""
+        if not annotated:
+            raise CallFailed("Forbidden: the bridge needs this while it shares nodes")
+        self.controller.forget(node)
+
     # --- questions for the oracle ---
 
     def open(self, node: str) -> bool:
-        """No latch of the bridge stands."""
-        return not self.cluster.nodes[node].taint and node not in self.cluster.fence
+        """No latch of the bridge stands on a Node that is there."""
+        found = self.cluster.nodes.get(node)
+        return found is not None and not found.taint and node not in self.cluster.fence
 
     # --- inside ---
 
@@ -102,6 +111,7 @@ class SimulatedKube:
 
     def _show(self, node: KubeletNode) -> KubeNode:
         pods = self.cluster.on(node.name)
+        busy = sorted(pod.key for pod in self.cluster.work_on(node.name))
         shown = KubeNode(
             name=node.name,
             uid=node.uid,
@@ -109,7 +119,7 @@ class SimulatedKube:
             cordoned=node.cordoned,
             gpus_allocatable=node.gpus_allocatable,
             gpus_used=sum(pod.gpus for pod in pods),
-            work_pods=tuple(pod.key for pod in pods),
+            work_pods=tuple(busy),
             inspection=self._inspections.get(node.name),
             running=self.cluster.running(node.name),
             taint=node.taint,
@@ -118,7 +128,7 @@ class SimulatedKube:
         return shown if loan is None else replace(shown, spec=loan.spec, status=loan.status)
 
     def _require(self, node: str) -> None:
-        if node not in self.cluster.nodes:
+        if node not in self.cluster.nodes and node not in self.cluster.removed:
             raise CallFailed(f"Kubernetes has no shared node '{node}'")
 
     def _reach(self) -> None:
@@ -139,10 +149,11 @@ class SimulatedKube:
         """The inspector looks, and looks again while there is somebody to wait for, until it is asked anew."""
         if self._nonces[name] != nonce:
             return
-        node = self.cluster.nodes[name]
+        node = self.cluster.nodes.get(name) or self.cluster.removed[name]
         error = self._blind_inspectors.get(name, "")
         answer = Inspection(nonce, () if error else self._holders(node), error)
-        silent = name in self._silent_inspectors or not node.kubelet_alive or not self.cluster.apiserver_up
+        unheard = name in self._silent_inspectors or not node.kubelet_alive
+        silent = unheard or name in self.cluster.removed or not self.cluster.apiserver_up
         if silent or answer.holders or answer.error:
             self._clock.after(self._timings.inspector_recheck_s, lambda: self._inspect(name, nonce))
         if not silent and self._inspections.get(name) != answer:

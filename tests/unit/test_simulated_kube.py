@@ -97,7 +97,7 @@ def test_a_pod_waits_for_the_nodes_that_could_take_it(world: World, kube: Simula
     wait(world, 3)
     assert [(pod.helps, pod.obstacle) for pod in kube.observe().pending] == [(None, "")]
     cluster.set_others_taint(NODE, True)
-    assert [pod.obstacle for pod in kube.observe().pending] == ["no shared node would take its 8 GPUs"]
+    assert [pod.obstacle for pod in kube.observe().pending] == ["does not tolerate a taint of the shared nodes"]
 
 
 def test_small_pods_share_a_node(world: World, kube: SimulatedKube) -> None:
@@ -199,7 +199,7 @@ def test_pods_are_evicted_only_when_allowed(world: World, kube: SimulatedKube) -
     kube.want([replace(CLOSED, nonce="n1")])
     wait(world, 60)
     assert status(kube).pods_left == 1
-    assert status(kube).blockers == ("pod default/chat-1 runs",)
+    assert status(kube).blockers == ("pod default/chat-1 runs (Deployment default/chat)",)
     kube.want([replace(CLOSED, nonce="n1", evict=True)])
     wait(world, 5)
     assert status(kube).pods_left == 0
@@ -212,7 +212,7 @@ def test_a_terminating_pod_is_not_gone(world: World, kube: SimulatedKube) -> Non
     kube.want([replace(CLOSED, nonce="n1", evict=True)])
     wait(world, 20)
     assert node(kube).work_pods == ("default/chat-1",)
-    assert status(kube).blockers == ("pod default/chat-1 is terminating",)
+    assert status(kube).blockers[0].startswith("pod default/chat-1 is terminating since 2030-01-07T")
     assert status(kube).empty_nonce == ""
     assert len(world.machines.running("gpu-1")) == 1
     wait(world, 15)
@@ -232,16 +232,144 @@ def test_a_disruption_budget_blocks_an_eviction_and_is_named(world: World, kube:
     serve(world, replace(CHAT, min_available=1))
     kube.want([replace(CLOSED, evict=True, nonce="n1")])
     wait(world, 120)
-    assert "PodDisruptionBudget default/chat allows no eviction" in status(kube).blockers[0]
+    assert status(kube).blockers == (
+        "pod default/chat-1: PodDisruptionBudget allows no disruption: The disruption budget chat needs 1 healthy pods "
+        "and has 1 currently",
+    )
     assert len(world.machines.running("gpu-1")) == 1
 
 
 def test_a_budget_over_pods_that_never_get_ready_blocks_too(world: World, kube: SimulatedKube) -> None:
-    """K5, the API's default policy."""
-    serve(world, replace(CHAT, min_available=1, startup_s=math.inf))
+    """K5, the API's default policy; the other one lets them go."""
+    crashing = replace(CHAT, min_available=1, startup_s=math.inf)
+    serve(world, crashing)
     kube.want([replace(CLOSED, evict=True)])
     wait(world, 60)
-    assert "0 healthy, 1 needed" in status(kube).blockers[0]
+    assert "has 0 currently; the pod is not ready: unhealthyPodEvictionPolicy" in status(kube).blockers[0]
+    kube.cluster.apply(replace(crashing, evicts_unready=True))
+    wait(world, 5)
+    assert node(kube).work_pods == ()
+
+
+def test_two_budgets_over_one_pod_are_an_error_of_their_own_whatever_room_they_have(
+    world: World, kube: SimulatedKube
+) -> None:
+    """K4: a 500, not a 429."""
+    serve(world, replace(CHAT, replicas=4, gpus=2, min_available=1, budgets=2))
+    kube.want([replace(CLOSED, evict=True)])
+    wait(world, 60)
+    assert len(status(kube).blockers) == 4
+    assert all("more than one PodDisruptionBudget covers it" in why for why in status(kube).blockers)
+    assert [pod.protected for pod in node(kube).running] == [
+        "2 disruption budgets cover it, and the Eviction API refuses such a pod"
+    ] * 4
+
+
+def test_a_pod_without_a_node_is_evicted_whatever_its_budget_says(world: World, cluster: Cluster) -> None:
+    cluster.apply(replace(CHAT, replicas=2, min_available=2))
+    wait(world, 3)
+    (waiting,) = (pod for pod in cluster.of(CHAT.key) if not pod.node)
+    assert cluster.evict(waiting) == ""
+
+
+@pytest.mark.parametrize(
+    ("evictable", "words"),
+    [
+        (None, "has no controller that would make it again: delete it, or annotate it"),
+        (False, "asks not to be disrupted"),
+        (True, ""),
+    ],
+)
+def test_a_bare_pod_is_evicted_only_if_its_owner_says_so_and_never_comes_back(
+    world: World, kube: SimulatedKube, cluster: Cluster, evictable: bool | None, words: str
+) -> None:
+    """K9."""
+    serve(world, replace(CHAT, kind="", evictable=evictable))
+    assert [(pod.owner, pod.group) for pod in node(kube).running] == [
+        ("Pod" if evictable else "", "Pod default/chat-1")
+    ]
+    kube.want([replace(CLOSED, evict=True, nonce="n1")])
+    wait(world, 60)
+    if words:
+        assert words in status(kube).blockers[0]
+        cluster.delete(cluster.on(NODE)[0])
+        wait(world, 5)
+    assert status(kube).empty_nonce == "n1"
+    assert cluster.pods == {}
+
+
+def test_eviction_goes_tier_by_tier(world: World, kube: SimulatedKube, cluster: Cluster) -> None:
+    cluster.apply(replace(CHAT, gpus=2, shutdown_s=3))
+    cluster.apply(Deployment("agent", 0, gpus=1, kind="DaemonSet"))
+    cluster.apply(Deployment("system", 1, gpus=1, priority=2_000_000_000))
+    wait(world, 5)
+    kube.want([replace(CLOSED, evict=True)])
+    order = ["default/agent-2", "default/chat-1", "default/system-3"]
+    assert list(node(kube).work_pods) == order
+    wait(world, 1)
+    assert [pod.key for pod in cluster.on(NODE) if pod.terminating] == ["default/chat-1"]
+    assert status(kube).blockers[1:] == tuple(f"pod {key} is evicted after the others" for key in (order[0], order[2]))
+    wait(world, 15)
+    assert cluster.on(NODE) == []
+
+
+@pytest.mark.parametrize("tolerates", [False, True])
+def test_a_daemon_of_the_infrastructure_does_not_keep_a_node_busy_and_is_made_again_where_it_tolerates_the_taint(
+    world: World, kube: SimulatedKube, cluster: Cluster, tolerates: bool
+) -> None:
+    """K11."""
+    cluster.infrastructure.add("kube-system")
+    plugin = Deployment("plugin", 0, gpus=0, namespace="kube-system", kind="DaemonSet", tolerates=tolerates)
+    cluster.apply(plugin)
+    wait(world, 5)
+    kube.want([replace(CLOSED, evict=True, nonce="n1")])
+    wait(world, 5)
+    assert status(kube).empty_nonce == "n1"
+    (pod,) = cluster.on(NODE)
+    cluster.delete(pod)
+    wait(world, 5)
+    assert [pod.name for pod in cluster.on(NODE)] == (["plugin-2"] if tolerates else [])
+    kube.want([OPEN])
+    wait(world, 5)
+    assert [pod.name for pod in cluster.on(NODE)] == ["plugin-2"]
+
+
+def test_a_daemon_of_anybody_else_keeps_the_node_busy_until_it_is_evicted_and_is_no_demand(
+    world: World, kube: SimulatedKube, cluster: Cluster
+) -> None:
+    """K11: the fence refuses the next one, though it tolerates the taint."""
+    cluster.apply(Deployment("miner", 0, gpus=8, kind="DaemonSet", tolerates=True))
+    wait(world, 5)
+    kube.want([replace(CLOSED, nonce="n1")])
+    wait(world, 5)
+    assert status(kube).blockers == ("pod default/miner-1 runs (DaemonSet default/miner)",)
+    kube.want([replace(CLOSED, nonce="n1", evict=True)])
+    wait(world, 30)
+    assert status(kube).empty_nonce == "n1"
+    assert [pod.node for pod in cluster.of("default/miner")] == [""]
+    assert kube.observe().pending == ()
+
+
+def test_a_volume_stays_attached_longer_than_its_pod(world: World, kube: SimulatedKube, cluster: Cluster) -> None:
+    """K12."""
+    serve(world, replace(CHAT, detach_s=20))
+    kube.want([replace(CLOSED, evict=True, nonce="n1")])
+    wait(world, 10)
+    assert (status(kube).phase, status(kube).pods_left) == ("Closed", 0)
+    assert status(kube).blockers == ("volume pvc-pod-1 is still attached",)
+    wait(world, 15)
+    assert status(kube).empty_nonce == "n1"
+
+
+def test_pods_that_no_node_can_take_say_why(kube: SimulatedKube, world: World, cluster: Cluster) -> None:
+    """K16."""
+    cluster.apply(replace(CHAT, name="huge", gpus=9))
+    cluster.apply(replace(CHAT, name="picky", only_on=frozenset()))
+    wait(world, 3)
+    assert [(pod.name, pod.obstacle) for pod in kube.observe().pending] == [
+        ("huge-1", "asks for 9 GPUs, a node has 8"),
+        ("picky-2", "no shared node matches its node affinity"),
+    ]
 
 
 def test_a_pod_stuck_by_a_finalizer_keeps_the_node_from_being_empty(
@@ -323,7 +451,30 @@ def test_an_open_node_whose_device_plugin_lags_offers_no_gpu(
     assert kube.observe().pending == ()
 
 
+def test_a_node_whose_fence_entry_or_taint_a_person_made_is_not_opened(
+    world: World, kube: SimulatedKube, cluster: Cluster
+) -> None:
+    cluster.set_fence(NODE, "mine")
+    kube.want([OPEN])
+    wait(world, 2)
+    assert status(kube).blockers == ("the NodeFence's entry 'mine' is not the bridge's: remove it by hand",)
+    cluster.set_fence(NODE, "")
+    cluster.set_taint(NODE, "my-own")
+    wait(world, 2)
+    assert "was not set by the bridge" in status(kube).blockers[0]
+    assert cluster.nodes[NODE].taint == "my-own"
+
+
 # --- tokens ---
+
+
+def test_a_newer_mark_outside_stops_a_late_loan(world: World, kube: SimulatedKube, cluster: Cluster) -> None:
+    kube.want([OPEN])
+    wait(world, 1)
+    cluster.set_fence(NODE, str(Mark("lease0009", 2, 1)))
+    wait(world, 2)
+    assert not status(kube).open
+    assert "newer than this NodeLoan's" in status(kube).blockers[0]
 
 
 def test_an_older_mark_is_fenced(world: World, kube: SimulatedKube) -> None:
@@ -411,7 +562,7 @@ def test_with_a_dead_kubelet_a_pod_terminates_for_ever(world: World, kube: Simul
     kube.want([replace(CLOSED, evict=True, nonce="n1")])
     wait(world, 30)
     assert node(kube).ready
-    assert status(kube).blockers == ("pod default/chat-1 is terminating",)
+    assert status(kube).blockers[0].startswith("pod default/chat-1 is terminating since 2030-01-07T")
     wait(world, 30)
     assert not node(kube).ready
     wait(world, 600)
@@ -468,6 +619,51 @@ def test_a_node_made_anew_has_another_uid_and_lost_its_taint_but_not_the_fence(
     assert status(kube).node_uid != node(kube).uid
     assert cluster.nodes[NODE].taint == ""
     assert cluster.fence == {NODE: str(CLOSED.mark)}
+
+
+def test_a_node_that_is_not_there_is_fenced_all_the_same_and_not_proved_empty(
+    world: World, kube: SimulatedKube, cluster: Cluster
+) -> None:
+    cluster.remove_node(NODE)
+    kube.want([replace(CLOSED, nonce="n1")])
+    kube.inspect(NODE, "n1")
+    wait(world, 5)
+    assert NODE not in kube.observe().nodes
+    assert cluster.fence == {NODE: str(CLOSED.mark)}
+    cluster.return_node(NODE)
+    wait(world, 5)
+    assert status(kube).empty_nonce == "n1"
+    assert status(kube).node_uid == "uid-gpu-1.testbed-2"
+    assert node(kube).inspection is not None
+
+
+def test_a_loan_is_deleted_only_when_annotated_and_its_marks_stay(
+    world: World, kube: SimulatedKube, cluster: Cluster
+) -> None:
+    kube.want([replace(CLOSED, nonce="n1")])
+    wait(world, 2)
+    with pytest.raises(CallFailed, match="Forbidden"):
+        kube.delete_loan(NODE)
+    kube.delete_loan(NODE, annotated=True)
+    cluster.set_taint(NODE, "")
+    wait(world, 5)
+    assert node(kube).spec is None
+    assert (cluster.nodes[NODE].taint, cluster.fence) == ("", {NODE: str(CLOSED.mark)})
+    kube.want([replace(CLOSED, nonce="n2")])
+    wait(world, 2)
+    assert cluster.nodes[NODE].taint == "lease0001"
+    assert status(kube).empty_nonce == "n2"
+
+
+def test_a_fence_deleted_by_a_careless_uninstall_is_made_again(
+    world: World, kube: SimulatedKube, cluster: Cluster
+) -> None:
+    kube.want([CLOSED])
+    wait(world, 2)
+    cluster.empty_fence()
+    wait(world, 2)
+    assert cluster.fence == {NODE: str(CLOSED.mark)}
+    assert status(kube).closed
 
 
 def test_an_unknown_node_is_refused(kube: SimulatedKube) -> None:
