@@ -273,6 +273,8 @@ class Cluster:
     def lose_kubelet(self, node: str) -> None:
         """The kubelet is gone, its containers run on. The Node turns NotReady only when its lease is old."""
         found = self.nodes[node]
+        if not found.kubelet_alive:
+            return
         found.kubelet_alive = False
         if found.notice is not None:
             found.notice.cancel()
@@ -607,11 +609,13 @@ class Cluster:
     # --- kubelets ---
 
     def _run(self, pod: Pod) -> None:
+        """The infrastructure computes nothing: no process of it is on a GPU, nor in the oracle's way."""
         node = self.nodes[pod.node]
         if node.gpus_allocatable < pod.gpus:
             self._reject(pod)
             return
-        pod.process = self._machines.start(node.machine, Side.KUBERNETES, f"pod {pod.key}", "root")
+        if not self._is_infrastructure(pod):
+            pod.process = self._machines.start(node.machine, Side.KUBERNETES, f"pod {pod.key}", "root")
         pod.started_at = self._clock.now()
         startup_s = self.deployments[pod.deployment].startup_s
         if math.isfinite(startup_s):
@@ -623,7 +627,7 @@ class Cluster:
         self._gone(pod)
 
     def _become_ready(self, pod: Pod) -> None:
-        if not pod.terminating and pod.process is not None:
+        if not pod.terminating and (pod.process is not None or self._is_infrastructure(pod)):
             pod.ready = True
             if pod.started_at is not None:
                 pod.warm_up_s = (self._clock.now() - pod.started_at).total_seconds()

@@ -575,6 +575,19 @@ def test_with_a_dead_kubelet_a_pod_terminates_for_ever(world: World, kube: Simul
     assert world.machines.running("gpu-1") == ()
 
 
+@pytest.mark.parametrize("times", [1, 2, 3])
+def test_a_kubelet_that_is_lost_again_while_it_is_lost_comes_back_for_good(
+    world: World, kube: SimulatedKube, cluster: Cluster, times: int
+) -> None:
+    """Troubles that overlap end with the first return; no notice of an older one is left on its way."""
+    for _ in range(times):
+        cluster.lose_kubelet(NODE)
+        wait(world, 1)
+    cluster.return_kubelet(NODE)
+    wait(world, 60)
+    assert node(kube).ready
+
+
 def test_a_stopped_controller_freezes_the_status_and_its_heartbeat_turns_stale(
     world: World, kube: SimulatedKube
 ) -> None:
