@@ -91,8 +91,8 @@ class SimulatedSlurm(Slurmctld):
 
     def closed_by_bridge(self, name: str) -> bool:
         """A latch of the bridge's own stands; a person's drain or reservation is none."""
-        node = self._node(name)
-        return name in self.held() or (node.drained and not self._foreign(node))
+        node = self._nodes.get(name)
+        return node is not None and (name in self.held() or (node.drained and not self._foreign(node)))
 
     # --- reading ---
 
@@ -142,7 +142,7 @@ class SimulatedSlurm(Slurmctld):
 
     def _watched(self, call: str, effect: Callable[[Job], None], job: Job) -> None:
         if job.state in ("RUNNING", "SUSPENDED"):
-            self._oracle.told(job.id, [self._nodes[name].machine for name in job.nodes], call)
+            self._oracle.told(job.id, [self._nodes[name].machine for name in job.nodes if name in self._nodes], call)
         effect(job)
 
     def _reach(self, effect: Callable[[], None]) -> None:

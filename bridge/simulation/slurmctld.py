@@ -40,6 +40,8 @@ class JobRequest:
     How it ends is part of the story: processes need `dying_s` to go once the job is over (it is COMPLETING as long),
     the epilog `epilog_s`, and one process that left its session stays `orphan_s` longer, unseen by Slurm. A job that
     `exits_on_signal` ends `exits_in_s` after any signal, its checkpoint written; any other lets signals pass.
+
+    With `tasks` it is a job array, of which `tasks_at_once` may run at a time (``%4``; 0: no limit).
     """
 
     nodes: int = 1
@@ -58,6 +60,8 @@ class JobRequest:
     orphan_s: float = 0
     exits_on_signal: bool = False
     exits_in_s: float = 5
+    tasks: int = 1
+    tasks_at_once: int = 0
 
 
 @dataclass(slots=True)
@@ -86,7 +90,9 @@ class SlurmdNode:
 class Job:
     """A job record. Only a job that holds nodes has any in `nodes`; that of a completing one still does.
 
-    `signals` are those it got in its present run, `restarts` how often it was put back into the queue.
+    `signals` are those it got in its present run, `restarts` how often it was put back into the queue. All tasks of an
+    array that have not started are one record, under the array's id; each that starts gets a record of its own, and the
+    last one keeps that of the array. Components of a het job have one record each and one `het` leader.
     """
 
     id: int
@@ -102,6 +108,9 @@ class Job:
     processes: list[Process] = field(default_factory=list)
     signals: list[str] = field(default_factory=list)
     restarts: int = 0
+    tasks_left: int = 1
+    array: int | None = None
+    het: int | None = None
 
     @property
     def where(self) -> tuple[int, int]:
@@ -134,6 +143,7 @@ class Slurmctld:
         self._nodes = {
             node.slurm_name: SlurmdNode(node.slurm_name, node.name, node.gpus, booted_at=clock.now()) for node in nodes
         }
+        self._removed: dict[str, SlurmdNode] = {}
         self._jobs: dict[int, Job] = {}
         self._live: dict[int, Job] = {}
         self._reservations: dict[str, set[str]] = {}
@@ -148,25 +158,40 @@ class Slurmctld:
     # --- what users do ---
 
     def submit(self, request: JobRequest) -> int:
+        job = self._enqueue(request)
+        if request.tasks > 1:
+            job.tasks_left, job.array = request.tasks, job.id
+        return job.id
+
+    def submit_het(self, *requests: JobRequest) -> int:
+        """A heterogeneous job: a record for each component, all of which start at the same moment. Its leader's id."""
+        components = [self._enqueue(request) for request in requests]
+        for job in components:
+            job.het = components[0].id
+        return components[0].id
+
+    def _enqueue(self, request: JobRequest) -> Job:
         now = self._clock.now()
         job = Job(len(self._jobs) + 1, request, now, now + timedelta(seconds=request.begin_in_s), request.held)
         self._jobs[job.id] = self._live[job.id] = job
         self._schedule_soon()
         if request.begin_in_s:
             self._clock.after(request.begin_in_s, self._schedule_soon)
-        return job.id
+        return job
 
     def cancel(self, job: int) -> None:
-        found = self._jobs[job]
-        if found.state == "PENDING":
-            self._close(found, "CANCELLED")
-        elif found.state in ("RUNNING", "SUSPENDED"):
-            self._end(found, "CANCELLED")
+        """Of a het job all components; of an array what has not started."""
+        for found in self._components(self._jobs[job]):
+            if found.state == "PENDING":
+                self._close(found, "CANCELLED")
+            elif found.state in ("RUNNING", "SUSPENDED"):
+                self._end(found, "CANCELLED")
 
     def cancel_all(self) -> None:
         """Everybody gives up."""
         for job in list(self._live):
-            self.cancel(job)
+            if job in self._live:
+                self.cancel(job)
 
     def user_requeue(self, job: int) -> None:
         """`CallFailed` for a job that was submitted with ``--no-requeue``. A requeued job waits before it may start."""
@@ -192,7 +217,12 @@ class Slurmctld:
     # --- what admins do ---
 
     def admin_drain(self, node: str, reason: str, user: str = "admin") -> None:
-        self._drain(self._node(node), reason, user)
+        """Without a reason (scontrol asks for one, the API does not) the old one stays, whosever it was, with its user
+        and time."""
+        if reason:
+            self._drain(self._node(node), reason, user)
+        else:
+            self._node(node).drained = True
 
     def admin_resume(self, node: str, user: str = "admin") -> None:
         """RESUME clears anybody's drain, whoever `user` is; a reservation around the node stands."""
@@ -211,6 +241,18 @@ class Slurmctld:
         for name, nodes in list(self._reservations.items()):
             if node in nodes:
                 self._unreserve(name, [node])
+
+    def remove_node(self, node: str, away_s: float = 2) -> None:
+        """A slurm.conf without it, and a restart: its record is gone and its mark, its jobs end in NODE_FAIL, and every
+        reservation goes on without it."""
+        self._node(node)
+        self.restart_controller(away_s)
+        self._clock.after(away_s, lambda: self._forget(node))
+
+    def put_node_back(self, node: str, away_s: float = 2) -> None:
+        """It is in slurm.conf again: after the restart it is a new node, without any mark, and registers."""
+        self.restart_controller(away_s)
+        self._clock.after(away_s, lambda: self._meet(node))
 
     # --- what breaks ---
 
@@ -274,7 +316,7 @@ class Slurmctld:
 
     def open(self, name: str) -> bool:
         """No latch stands: neither a drain nor a reservation (the Prolog's fence is asked only when a job starts)."""
-        return not self._node(name).drained and name not in self._reserved()
+        return name in self._nodes and not self._nodes[name].drained and name not in self._reserved()
 
     # --- as it is shown ---
 
@@ -340,7 +382,17 @@ class Slurmctld:
             may_requeue=request.may_requeue,
             held=job.held,
             restarts=job.restarts,
+            task_count=self._startable(job) if job.state == "PENDING" else 1,
+            array=job.array,
+            het_job=job.het,
         )
+
+    def _startable(self, job: Job) -> int:
+        """How many tasks of a pending record may start as far as its own limit goes."""
+        if not job.request.tasks_at_once or job.array != job.id:
+            return job.tasks_left
+        running = sum(task.array == job.id and bool(task.nodes) for task in self._live.values())
+        return max(0, min(job.tasks_left, job.request.tasks_at_once - running))
 
     # --- node updates ---
 
@@ -413,6 +465,23 @@ class Slurmctld:
                 node.drained, node.reason, node.reason_user, node.reason_set_at = False, "", "", None
         self._schedule_soon()
 
+    def _forget(self, name: str) -> None:
+        node = self._removed[name] = self._nodes.pop(name)
+        for job in list(node.jobs):
+            if job.state in ("RUNNING", "SUSPENDED"):
+                self._end(job, "NODE_FAIL")
+        for reservation, nodes in list(self._reservations.items()):
+            if name in nodes:
+                self._unreserve(reservation, [name])
+
+    def _meet(self, name: str) -> None:
+        old = self._removed.pop(name)
+        node = SlurmdNode(name, old.machine, old.gpus, booted_at=self._clock.now(), responding=False)
+        self._nodes[name] = node
+        for stray in old.strays:
+            self._machines.stop(stray)
+        self._await_registration(node)
+
     # --- the scheduler (its rules are in `backfill`) ---
 
     def _reserved(self) -> set[str]:
@@ -428,24 +497,56 @@ class Slurmctld:
 
     def _schedule(self) -> None:
         self._scheduling = None
-        if not self._controller_up:
-            return
+        while self._controller_up and self._round():
+            pass
+
+    def _round(self) -> bool:
+        """Whether another one is due at once: each starts one task of an array at most."""
         queue = sorted((job for job in self._live.values() if job.state == "PENDING"), key=lambda job: job.where)
         for job in queue:
             job.waits_for = self._obstacle(job)
-        waiting = [_waiting(job) for job in queue if not job.waits_for]
+        waiting = [self._waiting(job) for job in queue if not job.waits_for and job.het in (None, job.id)]
         hosts = [self._host(node) for node in self._nodes.values() if self._usable(node)]
         found = schedule(waiting, hosts, nodes=len(self._nodes), reserved=len(self._reserved()))
         self._planned = found.planned
         for id, reason in found.waits_for.items():
-            self._jobs[id].waits_for = reason
+            for job in self._components(self._jobs[id]):
+                job.waits_for = reason
         for id, nodes in found.starts.items():
-            self._start(self._jobs[id], nodes)
+            self._start_whole(self._jobs[id], nodes)
+        arrays = (self._jobs[id] for id in found.starts if self._jobs[id].array == id)
+        return any(job.state == "PENDING" for job in arrays)
 
     def _obstacle(self, job: Job) -> str:
-        if job.held:
+        if any(component.held for component in self._components(job)):
             return "JobHeldUser"
+        if not self._startable(job):
+            return "JobArrayTaskLimit"
         return "BeginTime" if job.begins_at > self._clock.now() else ""
+
+    def _waiting(self, job: Job) -> Waiting:
+        """A het job as one gang with the nodes of all components, each of which has room for any of them."""
+        requests = [component.request for component in self._components(job)]
+        gpus = max(request.gpus_per_node for request in requests)
+        limit_s = max(component.limit_s for component in self._components(job))
+        return Waiting(job.id, sum(request.nodes for request in requests), gpus, limit_s)
+
+    def _components(self, job: Job) -> list[Job]:
+        if job.het is None:
+            return [job]
+        return [other for other in self._live.values() if other.het == job.het]
+
+    def _start_whole(self, job: Job, nodes: Collection[str]) -> None:
+        if job.array == job.id and job.tasks_left > 1:
+            job.tasks_left -= 1
+            task = Job(len(self._jobs) + 1, job.request, job.submitted_at, job.begins_at, job.held, array=job.id)
+            self._jobs[task.id] = self._live[task.id] = task
+            self._start(task, nodes)
+            return
+        names = list(nodes)
+        for component in self._components(job):
+            taken, names = names[: component.request.nodes], names[component.request.nodes :]
+            self._start(component, taken)
 
     def _host(self, node: SlurmdNode) -> Host:
         left_s = (
@@ -498,8 +599,9 @@ class Slurmctld:
     def _requeue(self, job: Job, *, hold_s: float) -> None:
         if not job.request.may_requeue:
             raise CallFailed(f"job {job.id} may not be requeued")
-        if job.state in ("RUNNING", "SUSPENDED"):
-            self._end(job, "PENDING", hold_s=hold_s)
+        for component in self._components(job):
+            if component.state in ("RUNNING", "SUSPENDED"):
+                self._end(component, "PENDING", hold_s=hold_s)
 
     def _end(self, job: Job, outcome: str, *, hold_s: float | None = None) -> None:
         """`hold_s`: how long it must wait where it is put back into the queue (None: as long as Slurm likes)."""
@@ -517,17 +619,18 @@ class Slurmctld:
 
     def _stop(self, processes: Iterable[Process], *, killed: bool) -> None:
         """A process that ends by itself is gone; one that slurmd should kill stays where slurmd is gone."""
-        hosts = {node.machine: node for node in self._nodes.values()}
+        hosts = {node.machine: node for node in (*self._removed.values(), *self._nodes.values())}
         for process in processes:
             host = hosts[process.node]
-            if killed and not host.slurmd_alive:
+            if killed and (not host.slurmd_alive or host.name in self._removed):
                 host.strays.append(process)
             else:
                 self._machines.stop(process)
 
     def _completed(self, job: Job, outcome: str, hold_s: float) -> None:
         for name in job.nodes:
-            self._nodes[name].jobs.remove(job)
+            if name in self._nodes:
+                self._nodes[name].jobs.remove(job)
         job.nodes, job.started_at = (), None
         if outcome == "PENDING":
             self._put_back(job, hold_s)
@@ -538,10 +641,6 @@ class Slurmctld:
     def _close(self, job: Job, outcome: str) -> None:
         job.state = outcome
         del self._live[job.id]
-
-
-def _waiting(job: Job) -> Waiting:
-    return Waiting(job.id, job.request.nodes, job.request.gpus_per_node, job.limit_s)
 
 
 def _used(node: SlurmdNode) -> int:

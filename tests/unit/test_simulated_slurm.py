@@ -8,6 +8,7 @@ import pytest
 
 from bridge.model.errors import CallFailed, InvariantViolation, Unreadable
 from bridge.model.ownership import Mark, Side
+from bridge.model.slurm import SlurmJob
 from bridge.simulation.slurm import JobRequest, SimulatedSlurm
 from bridge.simulation.world import World
 
@@ -356,6 +357,90 @@ def test_the_prolog_fence_refuses_a_job_and_leaves_the_node_idle(world: World, s
     assert slurm.job(cancelled).state == "CANCELLED"
     assert states(slurm) == {"IDLE"}
     assert world.oracle.evidence == []
+
+
+# --- arrays and het jobs ---
+
+
+def shown(slurm: SimulatedSlurm, job: int) -> SlurmJob:
+    return next(each for each in slurm.observe().jobs if each.id == job)
+
+
+def test_a_pending_array_is_one_record_and_each_task_that_starts_another(world: World, slurm: SimulatedSlurm) -> None:
+    array = slurm.submit(JobRequest(tasks=6, duration_s=100))
+    assert (len(slurm.observe().jobs), shown(slurm, array).task_count) == (1, 6)
+    world.run(5)
+    seen = {job.id: job for job in slurm.observe().jobs}
+    assert (seen[array].state, seen[array].task_count, seen[array].array) == ("PENDING", 2, array)
+    assert sorted(job.nodes for job in seen.values() if job.nodes) == [(node,) for node in ALL]
+    assert {job.array for job in seen.values()} == {array}
+    world.run(130)
+    assert slurm.job(array).state == "RUNNING", "the last task keeps the id of the array"
+
+
+def test_a_throttled_array_runs_as_many_tasks_as_it_may(world: World, slurm: SimulatedSlurm) -> None:
+    array = slurm.submit(JobRequest(tasks=10, tasks_at_once=2))
+    assert shown(slurm, array).task_count == 2
+    world.run(5)
+    assert (shown(slurm, array).task_count, shown(slurm, array).waits_for) == (0, "JobArrayTaskLimit")
+    assert sum(bool(job.nodes) for job in slurm.observe().jobs) == 2
+
+
+def test_the_components_of_a_het_job_start_together(world: World, slurm: SimulatedSlurm) -> None:
+    busy = run_job(world, JobRequest(nodes=2, duration_s=30))
+    leader = slurm.submit_het(JobRequest(nodes=1), JobRequest(nodes=2, gpus_per_node=4))
+    world.run(10)
+    seen = [job for job in slurm.observe().jobs if job.het_job == leader]
+    assert [(job.id, job.state, job.waits_for) for job in seen] == [
+        (leader, "PENDING", "Resources"),
+        (leader + 1, "PENDING", "Resources"),
+    ]
+    slurm.cancel(busy)
+    world.run(20)
+    seen = [job for job in slurm.observe().jobs if job.het_job == leader]
+    assert [len(job.nodes) for job in seen] == [1, 2]
+    assert len({node for job in seen for node in job.nodes}) == 3
+    slurm.cancel(leader)
+    assert {job.state for job in slurm.observe().jobs} == {"COMPLETING"}
+
+
+# --- a slurm.conf that changes ---
+
+
+def test_a_node_that_leaves_slurm_conf_takes_its_marks_with_it(world: World, slurm: SimulatedSlurm) -> None:
+    job = run_job(world, JobRequest(nodes=4))
+    close(slurm, "gpu-1", "gpu-2")
+    slurm.remove_node("gpu-1")
+    with pytest.raises(Unreadable):
+        slurm.observe()
+    world.run(10)
+    seen = slurm.observe()
+    assert set(seen.nodes) == {"gpu-2", "gpu-3", "gpu-4"}
+    assert seen.held == {"gpu-2"}
+    assert slurm.job(job).state == "NODE_FAIL"
+    assert len(world.machines.running("gpu-1")) == 1, "nobody told its slurmd"
+    with pytest.raises(CallFailed, match="gpu-1"):
+        slurm.drain(["gpu-1"], MARK, "x")
+    slurm.put_node_back("gpu-1")
+    world.run(20)
+    assert states(slurm) == {"IDLE"}
+    assert slurm.observe().nodes["gpu-1"].reason == ""
+    assert world.machines.running("gpu-1") == ()
+
+
+def test_a_drain_without_a_reason_keeps_the_old_one(world: World, slurm: SimulatedSlurm) -> None:
+    slurm.drain(["gpu-1"], MARK, "lent")
+    before = slurm.observe().nodes["gpu-1"]
+    slurm.resume(["gpu-1"])
+    world.run(5)
+    slurm.admin_drain("gpu-1", "")
+    after = slurm.observe().nodes["gpu-1"]
+    assert "DRAIN" in after.states
+    assert (after.reason, after.reason_user, after.reason_set_at) == (
+        before.reason,
+        before.reason_user,
+        before.reason_set_at,
+    )
 
 
 # --- what breaks ---
