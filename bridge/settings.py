@@ -68,7 +68,11 @@ class ReconcilerSettings(_Settings):
     prove_deadline_s: float = 120
     upkeep_every_h: float = Field(default=12, gt=0, description="How often reservations are looked at for their end")
     slurm_settle_s: float = Field(default=5, description="How long a restarted slurmctld is not believed")
-    fence_stale_s: float = Field(default=15, description="A Slurm agent silent for longer is not waited for")
+    fence_stale_s: float = Field(
+        default=70,
+        description="A Slurm agent silent for longer is not waited for; above the Prolog's stale_s, for until then"
+        " the old fence file is believed, and refuses jobs on what is opened meanwhile",
+    )
 
 
 class ApiSettings(_Settings):

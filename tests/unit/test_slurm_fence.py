@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import subprocess
 import sys
@@ -11,9 +12,11 @@ from pathlib import Path
 
 import pytest
 
+from bridge.settings import ReconcilerSettings
 from bridge.slurm_agent.files import fence_text, replace
 
 FENCE = Path(__file__).parents[2] / "slurm_plugins" / "prolog_slurmctld_fence"
+CLOCKS_DIFFER_S = 5
 SHELLS = [shell for shell in ("dash", "bash", "busybox") if shutil.which(shell)]
 
 # scontrol's own expansion is in the end-to-end tests; this one is ClusterShell's.
@@ -140,3 +143,12 @@ def test_without_settings_the_places_are_the_documented_ones(bench: Bench) -> No
     done = bench.start_job("gpu-1")
     assert done.returncode == 0
     assert "/var/lib/slurm-bridge/fence" in done.stderr
+
+
+def test_the_broker_opens_behind_a_silent_agent_only_when_the_prolog_believes_its_file_no_more() -> None:
+    """In between, Slurm would start jobs on a node that the old file still closes: those that may not be requeued are
+    cancelled by the refusal, the others wait for two minutes."""
+    [believed_s] = re.findall(r"^stale_s=(\d+)$", FENCE.read_text(), re.MULTILINE)
+    settings = ReconcilerSettings()
+    assert settings.fence_stale_s > int(believed_s) + CLOCKS_DIFFER_S
+    assert settings.fence_stale_s < settings.open_deadline_s, "or the opening would be given up first"
