@@ -22,18 +22,18 @@ CONTAINERS = (
 
 
 def remember(report: Mapping[str, Any], recorded: Recorded) -> None:
-    """The report, and what happened when."""
+    """The report, what happened when, and who was seen where."""
     shutil.rmtree(OUT, ignore_errors=True)
     OUT.mkdir(parents=True)
     (OUT / "report.json").write_text(json.dumps(report, indent=1) + "\n")
     _lines("mishaps.jsonl", map(asdict, recorded.troubles))
     _lines("failures.jsonl", recorded.people.failures if recorded.people else ())
     _lines("events.jsonl", recorded.events)
+    _lines("looks.jsonl", ([look.at_s, look.node, sorted(look.jobs), sorted(look.pods)] for look in recorded.looks))
 
 
 def keep(recorded: Recorded) -> None:
-    """Who was seen where, leaders, jobs, and the logs of all parts."""
-    _lines("looks.jsonl", ([look.at_s, look.node, sorted(look.jobs), sorted(look.pods)] for look in recorded.looks))
+    """Leaders, nodes, jobs, and the logs of all parts."""
     _lines("leaders.jsonl", recorded.leaders)
     _lines("nodes.jsonl", recorded.nodes)
     _lines("jobs.jsonl", ({**asdict(record), "nodes": sorted(record.nodes)} for record in recorded.records))

@@ -86,7 +86,7 @@ class People:
             return "put off"
         at_s = time.time()
         options, script, catches = _AS[job.manner]
-        common = (f"--nodes={job.nodes}", f"--job-name={job.name}", "--time=10")
+        common = (f"--nodes={job.nodes}", f"--job-name={job.name}", "--time=3")
         script = script.format(seconds=job.seconds)
         acknowledged = False
         try:

@@ -230,7 +230,7 @@ def _mishaps(rng: random.Random, until_s: float) -> Iterator[Mishap]:
 
 def _jobs(rng: random.Random, until_s: float) -> Iterator[Job]:
     for number, at_s in enumerate(_times(rng, 7, until_s)):
-        nodes = rng.choices((1, 2, 3, 4), (60, 22, 8, 10))[0]
+        nodes = rng.choices((1, 2, 3, 4), (62, 26, 8, 4))[0]
         seconds = min(60, 2 + round(rng.expovariate(1 / 8)))
         manner = rng.choices(tuple(Manner), (40, 40, 20))[0]
         yield Job(at_s, f"soak-{number}", nodes, seconds, manner, rng.choice(("alice", "bob")))
