@@ -217,6 +217,17 @@ def test_s3_s4_a_drain_by_others_over_ours_is_still_there_after_the_loan(fleet: 
     assert NODE not in fleet.world.slurm.held()
 
 
+def test_s3_a_drain_without_a_reason_is_theirs(fleet: Fleet) -> None:
+    """An empty reason is taken as ours. (A job ran first, or Slurm would still show the reason of the last drain.)"""
+    job = fleet.sbatch(runs_s=10)
+    fleet.run_until(lambda: fleet.world.slurm.job(job).state == "COMPLETED", "a job ran on it")
+    fleet.world.slurm.admin_drain(NODE, "")
+    fleet.order(Side.KUBERNETES, NODE)
+    fleet.run_for(60)
+    assert (states(fleet), fleet.world.slurm.node(NODE).reason) == ({"IDLE", "DRAIN"}, "")
+    assert NODE in fleet.owned(Owner.SLURM)
+
+
 def test_s3_our_own_text_set_again_by_a_person_is_theirs(fleet: Fleet) -> None:
     """An admin copies the reason that stands there (``scontrol update … reason="$(old)"``) and means it."""
     lend(fleet, NODE)
