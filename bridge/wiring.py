@@ -27,6 +27,7 @@ from bridge.kube.port import KubeApi
 from bridge.model.errors import CallFailed, Invalid, Unreadable
 from bridge.model.kube import KubeObservation, LoanSpec
 from bridge.model.mode import Mode
+from bridge.model.ownership import Side
 from bridge.planning.explain import Explanation
 from bridge.planning.snapshot import Plan
 from bridge.ports import Clock, KubePort, Ledger, OnChange, SlurmPort
@@ -204,8 +205,8 @@ def status_view(ledger: Ledger, reconciler: Reconciler, clock: Clock) -> StatusV
     return StatusView(
         mode=reconciler.mode,
         would_move_nodes=sum(len(move.nodes) for move in pulse.plan.moves) if rehearses else None,
-        slurm=_source(reconciler, "slurm"),
-        kubernetes=_source(reconciler, "kube"),
+        slurm=_source(reconciler, Side.SLURM),
+        kubernetes=_source(reconciler, Side.KUBERNETES),
         ledger=told,
         leader=leader[0] if leader else None,
         epoch=leader[1] if leader else None,
@@ -213,14 +214,14 @@ def status_view(ledger: Ledger, reconciler: Reconciler, clock: Clock) -> StatusV
     )
 
 
-def _source(reconciler: Reconciler, source: str) -> SourceView:
+def _source(reconciler: Reconciler, side: Side) -> SourceView:
     pulse = reconciler.pulse
     if reconciler.mode is Mode.READ_ONLY:
         if pulse.finished_monotonic_s is None:
             return SourceView(state=Freshness.UNKNOWN, reason="this replica has just started and has not looked yet")
     elif pulse.epoch is None:
         return SourceView(state=Freshness.UNKNOWN, reason="this replica is a standby: ask the leader")
-    why = next((text for text in pulse.unknown if text.startswith(source)), "")
+    why = pulse.unread.get(side, "")
     return SourceView(state=Freshness.UNKNOWN if why else Freshness.FRESH, reason=why)
 
 

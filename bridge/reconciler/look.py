@@ -38,13 +38,14 @@ class World:
     kubernetes: KubeObservation | Unreadable
 
     @property
-    def unknown(self) -> tuple[str, ...]:
-        return tuple(str(side) for side in (self.slurm, self.kubernetes) if isinstance(side, Unreadable))
+    def unread(self) -> dict[Side, str]:
+        """The sides that could not be read, and why."""
+        answers = {Side.SLURM: self.slurm, Side.KUBERNETES: self.kubernetes}
+        return {side: str(answer) for side, answer in answers.items() if isinstance(answer, Unreadable)}
 
     @property
-    def unknown_sides(self) -> tuple[Side, ...]:
-        answers = ((Side.SLURM, self.slurm), (Side.KUBERNETES, self.kubernetes))
-        return tuple(side for side, answer in answers if isinstance(answer, Unreadable))
+    def unknown(self) -> tuple[str, ...]:
+        return tuple(self.unread.values())
 
     def kube_node(self, name: str) -> KubeNode | None:
         return None if isinstance(self.kubernetes, Unreadable) else self.kubernetes.nodes.get(name)

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 
@@ -62,13 +62,17 @@ class Timing:
 
 @dataclass(frozen=True, slots=True)
 class Pulse:
-    """What the last tick was, for `/v1/status` and the tests. `unknown`: sides that could not be read, and why."""
+    """What the last tick was, for `/v1/status` and the tests. `unread`: sides that could not be read, and why."""
 
     epoch: int | None = None
     finished_monotonic_s: float | None = None
-    unknown: tuple[str, ...] = ()
+    unread: Mapping[Side, str] = field(default_factory=dict)
     failures: tuple[str, ...] = ()
     plan: Plan = field(default_factory=Plan)
+
+    @property
+    def unknown(self) -> tuple[str, ...]:
+        return tuple(self.unread.values())
 
 
 @dataclass
@@ -203,7 +207,7 @@ class Reconciler:
             planned = decider.decide(snapshot(state, world, seen, now))
         else:
             decider.read_closures_back()
-        told = still_told(leading.drift_told, _drift(state, seen, world), world.unknown_sides)
+        told = still_told(leading.drift_told, _drift(state, seen, world), tuple(world.unread))
         changes = [*decider.changes, *self._sightings(state, seen), *drift_notes(leading.drift_told, told, now)]
         if changes:
             self._ledger.commit(leading.epoch, changes)
@@ -220,7 +224,7 @@ class Reconciler:
         """A pass in mode `read_only`: only for the freshness of this process's own sight."""
         world = self._observe()
         self._tell_unknown(world)
-        self.pulse = Pulse(finished_monotonic_s=self._clock.monotonic_s(), unknown=world.unknown)
+        self.pulse = Pulse(finished_monotonic_s=self._clock.monotonic_s(), unread=world.unread)
         return self._timing.idle_tick_s
 
     def _rehearse(self, leading: _Leading, state: LedgerState, world: World) -> float:
@@ -419,11 +423,11 @@ class Reconciler:
         drifted = Counter(finding.kind for finding in leading.drift_told.values())
         for kind in DriftKind:
             metrics.DRIFT.labels(str(kind)).set(drifted[kind])
-        self.pulse = Pulse(leading.epoch, self._clock.monotonic_s(), world.unknown, tuple(failures), planned)
+        self.pulse = Pulse(leading.epoch, self._clock.monotonic_s(), world.unread, tuple(failures), planned)
 
     def _tell_unknown(self, world: World) -> None:
         for side in Side:
-            metrics.UNKNOWN.labels(str(side)).set(side in world.unknown_sides)
+            metrics.UNKNOWN.labels(str(side)).set(side in world.unread)
 
     def _sightings(self, state: LedgerState, seen: dict[str, Sight]) -> list[Change]:
         """What was seen of each node, written when it changed and once a minute, not in every pass."""

@@ -15,8 +15,9 @@ from typing import Any
 import httpx
 import pytest
 
+from bridge.lifecycle.facts import SideFacts, slurm_facts
 from bridge.model.errors import CallFailed, Invalid, Unreadable
-from bridge.model.ownership import Mark
+from bridge.model.ownership import Closure, Mark, Node, Side
 from bridge.settings import SlurmSettings
 from bridge.slurm import token
 from bridge.slurm.rest import SlurmRestDriver
@@ -774,3 +775,60 @@ def test_a_busy_job_that_ended_between_two_reads_is_gone(long_queue: Bench) -> N
     over = job(2, "COMPLETED", nodes="gpu-2")
     long_queue.server.faults["GET job/2"] = lambda request: Slurmrestd.answer(jobs=[over])
     assert {job.id for job in long_queue.driver.observe().jobs if job.nodes} == {1, 3}
+
+
+# --- the field's cases, as far as only the driver can tell ---
+
+
+@pytest.mark.parametrize("fault", ["time-out", "unknown path", "200 with errors", "bad token", "no token", "half JSON"])
+def test_s2_a_failed_read_of_nodes_proves_nothing_about_any_node(bench: Bench, fault: str) -> None:
+    """A failed node read is taken as "gone" or "drained"."""
+    bench.server.nodes[0] = node("gpu-1", "IDLE", "DRAIN", reason=f"{MARK} lent", reason_set_by_user="bridge")
+    bench.server.faults["GET nodes/"] = FAULTS[fault]
+    with pytest.raises(Unreadable) as caught:
+        bench.driver.observe()
+    mine = Node("gpu-1", "gpu-1", "gpu-1.testbed", "h100", 8)
+    facts = slurm_facts(mine, Closure("gpu-1", Side.SLURM, MARK), caught.value, (), settle_s=5)
+    assert facts == SideFacts(unknown=str(caught.value))
+
+
+@pytest.mark.parametrize("path", PATHS)
+@pytest.mark.parametrize("fault", ["bad token", "no token"])
+def test_s11_an_expired_token_fails_every_read_and_write_aloud(bench: Bench, fault: str, path: str) -> None:
+    """The token expires in the night; nothing fails loudly."""
+    bench.driver.observe()
+    bench.server.faults[f"GET {path}"] = bench.server.faults["POST nodes/"] = FAULTS[fault]
+    with pytest.raises(Unreadable, match=r"token|authentication"):
+        bench.driver.observe()
+    with pytest.raises(CallFailed, match=r"token|authentication"):
+        bench.driver.drain(["gpu-1"], MARK, "why")
+
+
+def test_s15_an_array_of_1000_tasks_is_one_read_and_1000_tasks(long_queue: Bench) -> None:
+    """A job array of 1,000 tasks counts as one job, or as 1,000 separate polls."""
+    tasks = {"array_job_id": 9000, "array_task_string": "0-999"}
+    long_queue.server.jobs.append(job(9000, tres_per_node="gres/gpu:8", **tasks))
+    settle(long_queue)
+    seen = {job.id: job for job in long_queue.driver.observe().jobs}
+    assert seen[9000].task_count == 1000
+    assert len(seen) == 454
+    assert detail_reads(long_queue) == []
+
+
+def test_s16_of_100_000_jobs_a_pass_reads_what_may_hold_a_node_and_a_hundred_more(bench: Bench) -> None:
+    """The queue holds 100,000 jobs; each cycle fetches all of it and the controller slows down. Counted, not timed."""
+    running = [job(id, "RUNNING", nodes=f"gpu-{id}") for id in (1, 2, 3)]
+    bench.server.jobs = [*running, *(job(id) for id in range(1000, 101_000))]
+    by_id = {found["job_id"]: found for found in bench.server.jobs}
+    whole = bench.server.read
+    bench.server.read = (
+        lambda path: (  # type: ignore[method-assign]
+            bench.server.answer(jobs=[by_id[int(path[4:])]]) if path.startswith("job/") else whole(path)
+        )
+    )
+    for reads in (103, 100, 100):
+        bench.server.calls.clear()
+        bench.driver.observe()
+        assert len(detail_reads(bench)) == reads
+        assert "GET /slurm/v0.0.42/jobs/" not in bench.server.calls
+        assert len(bench.server.calls) <= reads + 4 + 4
