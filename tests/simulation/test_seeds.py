@@ -6,7 +6,6 @@ import random
 
 import pytest
 
-from bridge.simulation.faults import When
 from bridge.simulation.workload import Day, small_day
 from tests.simulation.fleet import Fleet
 
@@ -27,17 +26,3 @@ def test_a_day_with_failing_calls(seed: int) -> None:
     fleet.world.faults.calm()
     fleet.run_until(lambda: quiet(fleet), "every handoff has ended", within_s=3600)
     assert not fleet.world.oracle.double_booked()
-
-
-@pytest.mark.parametrize("number", range(0, 120, 4))
-@pytest.mark.parametrize("when", [When.CRASH_BEFORE, When.CRASH_AFTER])
-def test_the_broker_dies_at_any_outside_call_and_the_next_one_goes_on(number: int, when: When) -> None:
-    fleet = Fleet(1)
-    fleet.settle()
-    fleet.world.faults.fail_number(len(fleet.world.faults.calls) + number, when=when)
-    chat = fleet.deploy("chat", replicas=2)
-    fleet.run_until(lambda: all(pod.ready for pod in fleet.world.kube.cluster.of(chat)), "both serve", within_s=300)
-    fleet.world.kube.cluster.scale(chat, 0)
-    job = fleet.sbatch(nodes=4)
-    fleet.run_until(lambda: fleet.world.slurm.job(job).state == "RUNNING", "the gang runs", within_s=300)
-    fleet.run_until(lambda: quiet(fleet), "every handoff has ended")
