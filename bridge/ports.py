@@ -15,6 +15,7 @@ from bridge.model.handoff import Handoff
 from bridge.model.kube import KubeObservation, LoanSpec
 from bridge.model.ledger import Change, Event, FenceAck, LedgerState, PutSighting, Request
 from bridge.model.ownership import Mark, Node, Side
+from bridge.model.pause import EVERYTHING, Scope
 from bridge.model.policy import Policy
 from bridge.model.slurm import SlurmObservation
 
@@ -154,8 +155,12 @@ class Ledger(Protocol):
 
     def request(self, id: str) -> Request | None: ...
 
-    def pause(self, reason: str, *, actor: str, at: datetime) -> None:
-        """Start no new handoff until the reason is cleared with an empty string; running ones finish."""
+    def pause(self, reason: str, *, actor: str, at: datetime, scope: Scope = EVERYTHING) -> None:
+        """Start no new handoff in `scope` until it is resumed; running ones finish. `Invalid` without a reason."""
+        ...
+
+    def resume(self, *, actor: str, at: datetime, scope: Scope = EVERYTHING) -> None:
+        """End the pause of exactly this scope; those of other scopes stand."""
         ...
 
     def acknowledge_fence(self, ack: FenceAck) -> None: ...

@@ -64,8 +64,22 @@ class HandoffOrder(_Body):
     reason: Reason
 
 
-class PauseOrder(_Body):
-    """Start no new handoff; running ones finish."""
+class ScopedOrder(_Body):
+    """Of one pool or one node, or without both of everything."""
+
+    pool: str | None = Field(
+        default=None,
+        min_length=1,
+        max_length=128,
+        pattern=_TEXT_PATTERN,
+        description="Only this pool",
+        examples=["h100"],
+    )
+    node: str | None = Field(default=None, pattern=_NODE_PATTERN, description="Only this node", examples=["gpu-1"])
+
+
+class PauseOrder(ScopedOrder):
+    """Start no new handoff; running ones finish. Of one pool or one node, or without both of everything."""
 
     reason: Annotated[Reason, Field(examples=["switch maintenance until 18:00"])]
 

@@ -17,6 +17,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from bridge.model.errors import BridgeError
 from bridge.model.ledger import LedgerState
+from bridge.model.pause import EVERYTHING
 from bridge.ports import Ledger
 
 _DURATION_S = Histogram(
@@ -118,13 +119,22 @@ def _of_ledger(state: LedgerState) -> Iterator[Metric]:
     for labels, count in sorted(steps.items()):
         handoffs.add_metric(labels, count)
     yield handoffs
-    yield GaugeMetricFamily("bridge_paused", "1 while no new handoff may start", value=bool(state.paused))
+    yield _of_pauses(state)
     yield GaugeMetricFamily("bridge_policy_version", "Version of the policy", value=state.policy_version)
     yield GaugeMetricFamily("bridge_requests_pending", "Orders without an answer", value=len(state.requests))
     yield GaugeMetricFamily("bridge_generation", "Highest committed generation", value=state.generation)
     if state.fence_ack is not None:
         acknowledged = state.fence_ack.generation
         yield GaugeMetricFamily("bridge_fence_generation", "Generation the Slurm fence shows", value=acknowledged)
+
+
+def _of_pauses(state: LedgerState) -> Metric:
+    """Everything is always there, so that an alert needs no word about a series that is not."""
+    pauses = GaugeMetricFamily("bridge_paused", "1 while no new handoff may start there", labels=["scope", "name"])
+    standing = {pause.scope for pause in state.pauses}
+    for scope in (EVERYTHING, *sorted(standing - {EVERYTHING}, key=str)):
+        pauses.add_metric([scope.reach.value, scope.name], scope in standing)
+    return pauses
 
 
 def exposition(ledger_registry: CollectorRegistry) -> bytes:

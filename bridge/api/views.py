@@ -13,6 +13,7 @@ from bridge.model.handoff import Handoff, Step
 from bridge.model.ledger import Event, LedgerState, PutSighting, Request, RequestState
 from bridge.model.mode import Mode
 from bridge.model.ownership import Closure, Lease, Owner, Side
+from bridge.model.pause import Pause, Reach, joined
 from bridge.model.policy import Policy
 
 _T = TypeVar("_T")
@@ -64,11 +65,28 @@ class StatusView(View):
     )
 
 
+class PauseEntry(View):
+    """A pause that stands: no handoff begins in its scope."""
+
+    scope: Reach
+    name: str = Field(description="Of the pool or the node; empty for everything", examples=["h100"])
+    reason: str = Field(examples=["switch maintenance until 18:00"])
+    by: str = Field(description="The token's name", examples=["oncall"])
+    at: datetime
+
+    @classmethod
+    def of(cls, pause: Pause) -> PauseEntry:
+        return cls(scope=pause.scope.reach, name=pause.scope.name, reason=pause.reason, by=pause.actor, at=pause.at)
+
+
 class StatusReport(StatusView):
     """The status of the broker."""
 
     now: datetime
-    paused: str | None = Field(default=None, description="Why no handoff starts; empty when not paused, none: unknown")
+    paused: str | None = Field(
+        default=None, description="Why no handoff starts at all; empty when not paused, none: unknown"
+    )
+    pauses: list[PauseEntry] = Field(default=[], description="All pauses that stand, those of pools and nodes too")
     policy_version: int | None = None
     nodes_by_owner: dict[Owner, int] = {}
     handoffs_live: int | None = Field(default=None, description="Running ones; in mode dry_run they stand still")
@@ -144,6 +162,7 @@ class NodeView(View):
     idle_since: datetime | None = None
     backoff_until: datetime | None = Field(default=None, description="Left alone until then after a failed handoff")
     unusable: str = Field(default="", description="Why its owner cannot use it")
+    paused: str = Field(default="", description="Why it begins no handoff: pauses of it, of its pool, of everything")
 
     @classmethod
     def of(cls, name: str, state: LedgerState) -> NodeView:
@@ -166,6 +185,7 @@ class NodeView(View):
             idle_since=record.idle_since,
             backoff_until=record.backoff_until,
             unusable=record.unusable,
+            paused=joined(pause for pause in state.pauses if pause.scope.covers(record.node.pool, name)),
         )
 
 
@@ -393,15 +413,16 @@ class PolicyChangeView(View):
     floors: list[FloorsView] = Field(description="Of the pools that have a timetable")
     moves: list[MoveView] = Field(description="Handoffs that would begin now under it; not of nodes that only join")
     whys: list[WhyView] = Field(
-        description="Why not more, for each node and demand; `everything` when a source is UNKNOWN or all is paused"
+        description="Why not more, for each node and demand; `everything` when a source is UNKNOWN"
     )
     mode: Mode = Field(default=Mode.ACTIVE, description="Of the replica that answers: in dry_run nothing moves at all")
 
 
 class PauseView(View):
-    """Whether new handoffs may start."""
+    """Whether new handoffs may start in the scope that was asked for."""
 
-    paused: str = Field(description="The reason; empty when not paused")
+    paused: str = Field(description="The reason; empty when that scope is not paused")
+    pauses: list[PauseEntry] = Field(description="All pauses that stand after the call")
 
 
 # --- the Slurm agent's fence ---

@@ -9,9 +9,12 @@ import typer
 from bridge.cli.client import connect
 from bridge.cli.failures import UNKNOWN, CliError
 from bridge.cli.output import Format, Output, print_json, print_line
+from bridge.cli.text import paused_text
 
 Nodes = Annotated[list[str], typer.Argument(metavar="NODE...", help="Names or Slurm host lists such as gpu-[1-4]")]
 Reason = Annotated[str, typer.Option(help="For the event log and for people")]
+Pool = Annotated[str | None, typer.Option(help="Only this pool")]
+Node = Annotated[str | None, typer.Option(help="Only this node")]
 Wait = Annotated[float, typer.Option(min=0, max=10, help="Seconds to wait for the leader's answer")]
 
 
@@ -58,20 +61,29 @@ def _order(
 def pause(
     context: typer.Context,
     reason: Annotated[str, typer.Argument(help="Why, for everybody who asks")],
+    pool: Pool = None,
+    node: Node = None,
     output: Output = Format.TABLE,
 ) -> None:
-    """Start no new handoff; running ones finish."""
-    answer = connect(context).call("POST", "/v1/pause", body={"reason": reason}).json()
+    """Start no new handoff; running ones finish. Of everything, or of one pool or node."""
+    answer = connect(context).call("POST", "/v1/pause", body={"reason": reason, **_scope(pool, node)}).json()
     if output is Format.JSON:
         print_json(answer)
     else:
-        print_line(f"paused: {answer['paused']}. Running handoffs finish; `bridgectl resume` ends the pause.")
+        where = "".join(f" --{option} {name}" for option, name in _scope(pool, node).items())
+        print_line(f"paused: {answer['paused']}. Running handoffs finish; `bridgectl resume{where}` ends the pause.")
 
 
-def resume(context: typer.Context, output: Output = Format.TABLE) -> None:
-    """Let handoffs start again."""
-    answer = connect(context).call("POST", "/v1/resume").json()
+def resume(context: typer.Context, pool: Pool = None, node: Node = None, output: Output = Format.TABLE) -> None:
+    """Let handoffs start again. Ends the pause of just what is named: pauses of pools and nodes each have their own."""
+    answer = connect(context).call("POST", "/v1/resume", body=_scope(pool, node)).json()
     if output is Format.JSON:
         print_json(answer)
-    else:
-        print_line("handoffs may start again")
+        return
+    print_line("handoffs may start again")
+    for pause in answer["pauses"]:
+        print_line(f"still paused: {paused_text(pause)}")
+
+
+def _scope(pool: str | None, node: str | None) -> dict[str, str]:
+    return {option: name for option, name in (("pool", pool), ("node", node)) if name is not None}

@@ -11,7 +11,7 @@ import typer
 from bridge.cli.client import Broker, connect
 from bridge.cli.failures import REFUSED, UNKNOWN
 from bridge.cli.output import Column, Format, Output, print_facts, print_json, print_json_line, print_line, print_table
-from bridge.cli.text import age, duration, joined, moment, until
+from bridge.cli.text import age, duration, joined, moment, paused_text, until
 
 _POLL_S = 25
 _SOURCES = ("slurm", "kubernetes", "ledger")
@@ -47,7 +47,7 @@ def _state(report: dict[str, Any]) -> list[tuple[str, str]]:
             ("policy", f"version {report['policy_version']}"),
             ("nodes", joined(owners)),
             ("handoffs", f"{report['handoffs_live']} {_going(report)}"),
-            ("paused", f"paused {report['paused']}" if report["paused"] else ""),
+            *(("paused", f"paused {paused_text(pause)}") for pause in report["pauses"]),
         ]
     return facts
 
@@ -119,6 +119,8 @@ def _note(node: dict[str, Any], now: str) -> str:
     notes = [*(handoff["blockers"] if handoff else ())]
     if node["unusable"]:
         notes.append(f"unusable: {node['unusable']}")
+    if node["paused"]:
+        notes.append(f"paused: {node['paused']}")
     if node["backoff_until"] and moment(node["backoff_until"]) > moment(now):
         notes.append(f"left alone, tried again {until(node['backoff_until'], now)}")
     return "; ".join(notes)

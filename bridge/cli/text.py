@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from datetime import datetime
+from typing import Any
 
 _STEPS = ((86_400, "d", 3_600, "h"), (3_600, "h", 60, "m"), (60, "m", 1, "s"))
 
@@ -48,3 +49,8 @@ def dotted(path: Sequence[str | int]) -> str:
 
 def joined(words: Iterable[str], none: str = "none") -> str:
     return ", ".join(words) or none
+
+
+def paused_text(pause: dict[str, Any]) -> str:
+    """A pause as the API tells it: the reason, for a pool or a node with its name before it."""
+    return str(pause["reason"]) if not pause["name"] else f"{pause['scope']} {pause['name']}: {pause['reason']}"

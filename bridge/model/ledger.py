@@ -9,6 +9,7 @@ from typing import Any
 
 from bridge.model.handoff import Handoff, Step
 from bridge.model.ownership import Closure, Lease, Mark, Node, Side
+from bridge.model.pause import EVERYTHING, Pause, joined
 from bridge.model.policy import Policy
 
 
@@ -88,7 +89,8 @@ class LedgerState:
 
     policy: Policy = field(default_factory=Policy)
     policy_version: int = 0
-    paused: str = ""
+    pauses: tuple[Pause, ...] = ()
+    """What stops new handoffs, those that reach farthest first."""
     generation: int = 0
     nodes: dict[str, NodeRecord] = field(default_factory=dict)
     leases: dict[str, Lease] = field(default_factory=dict)
@@ -104,6 +106,11 @@ class LedgerState:
     """Newest first. Older ones than `PREEMPTED_FOR_S` are forgotten when the next victim is chosen."""
     reclaim_s: dict[Side, tuple[float, ...]] = field(default_factory=dict)
     """How long the last handoffs (at most `RECLAIMS`) to each side took that went well, in seconds, newest first."""
+
+    @property
+    def paused(self) -> str:
+        """Why nothing at all begins to move; empty when that is not so."""
+        return joined(pause for pause in self.pauses if pause.scope == EVERYTHING)
 
 
 PREEMPTED_FOR_S = 86_400.0

@@ -13,8 +13,6 @@ from bridge.planning.timetable import floors
 
 def judge_order(request: Request, snapshot: Snapshot, policy: Policy, now: datetime) -> Move | str:
     """The move that `request` asks for, whole, or a sentence that says why it is refused and what would help."""
-    if snapshot.paused:
-        return f"paused ({snapshot.paused}): `bridgectl resume` first"
     if snapshot.unknown:
         return f"UNKNOWN moves nothing: {'; '.join(snapshot.unknown)}"
     source = request.destination.other
@@ -24,6 +22,9 @@ def judge_order(request: Request, snapshot: Snapshot, policy: Policy, now: datet
         place = snapshot.place(name)
         if place is None:
             return f"node {name} is not in the inventory: `bridgectl nodes` lists it"
+        for pause in snapshot.pauses:
+            if pause.scope.covers(place.record.node.pool, name):
+                return f"paused ({pause}): `{pause.scope.ended_by}` first"
         found = obstacle(place, source)
         if found:
             return f"node {name} cannot be taken from {source}: {found}"

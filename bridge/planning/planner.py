@@ -27,6 +27,7 @@ from math import ceil
 from bridge.model.demand import Demand, Victim, Work
 from bridge.model.ledger import Preempted
 from bridge.model.ownership import Side
+from bridge.model.pause import joined
 from bridge.model.policy import Policy, PoolPolicy, PreemptionMode
 from bridge.planning import placement, victims
 from bridge.planning.entitlement import SideShare, TeamStanding, held_nodes, side_shares, team_standings
@@ -43,16 +44,18 @@ MOST_WHYS = 20
 
 def plan(snapshot: Snapshot, policy: Policy, now: datetime) -> Plan:
     """What to hand over now. The same snapshot gives the same plan; a plan after its own execution is empty."""
-    if snapshot.paused:
-        return Plan(whys=(Why("everything", f"paused: {snapshot.paused}"),))
+    halted = {pool.name: joined(pauses) for pool in policy.pools if (pauses := snapshot.halting(pool.name))}
+    whys = tuple(Why(f"pool {pool}", f"paused: {reasons}") for pool, reasons in halted.items())
     if snapshot.unknown:
-        return Plan(whys=tuple(Why("everything", f"UNKNOWN moves nothing: {detail}") for detail in snapshot.unknown))
+        unknown = (Why("everything", f"UNKNOWN moves nothing: {detail}") for detail in snapshot.unknown)
+        return Plan(whys=(*whys, *unknown))
     gpus_of = {place.name: place.record.node.gpus for place in snapshot.places}
     teams = team_standings(policy, snapshot.works, snapshot.usage, gpus_of)
-    parts = [_pool(pool, policy, snapshot, teams, gpus_of, now).plan() for pool in policy.pools]
+    moving = [pool for pool in policy.pools if pool.name not in halted]
+    parts = [_pool(pool, policy, snapshot, teams, gpus_of, now).plan() for pool in moving]
     return Plan(
         moves=tuple(move for part in parts for move in part.moves),
-        whys=tuple(why for part in parts for why in part.whys),
+        whys=(*whys, *(why for part in parts for why in part.whys)),
     )
 
 

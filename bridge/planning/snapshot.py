@@ -11,6 +11,7 @@ from bridge.model.demand import Demand, Victim, Work
 from bridge.model.handoff import Handoff
 from bridge.model.ledger import NodeRecord, Preempted
 from bridge.model.ownership import Lease, Owner, Side
+from bridge.model.pause import Pause
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +28,8 @@ class Place:
     """The leaf switch it is under, or empty."""
     mig: str = ""
     """Its present MIG layout, or empty."""
+    paused: str = ""
+    """Why this very node is paused, or empty. Pauses of its pool and of everything are the snapshot's."""
     name: str = field(init=False, compare=False)
     """The node's: kept here, as a plan over thousands of nodes asks for it hundreds of thousands of times."""
 
@@ -66,7 +69,7 @@ class Snapshot:
     places: tuple[Place, ...]
     demands: tuple[Demand, ...]
     unknown: tuple[str, ...] = ()
-    paused: str = ""
+    pauses: tuple[Pause, ...] = ()
     works: tuple[Work, ...] = ()
     usage: Mapping[str, float] = field(default_factory=dict)
     backoffs: Mapping[str, datetime] = field(default_factory=dict)
@@ -76,6 +79,10 @@ class Snapshot:
 
     def of_pool(self, pool: str) -> tuple[Place, ...]:
         return tuple(place for place in self.places if place.record.node.pool == pool)
+
+    def halting(self, pool: str) -> tuple[Pause, ...]:
+        """The pauses that cover all of `pool`."""
+        return tuple(pause for pause in self.pauses if pause.scope.covers_pool(pool))
 
     def place(self, name: str) -> Place | None:
         return next((place for place in self.places if place.name == name), None)
@@ -125,6 +132,8 @@ def obstacle(place: Place, source: Side) -> str:
         return f"in motion to {place.handoff.destination} ({place.handoff.step})"
     if place.lease.owner not in (source.owner, Owner.BRIDGE):
         return f"owned by {place.lease.owner}"
+    if place.paused:
+        return f"paused: {place.paused}"
     leaving, entering = place.sight.side(source), place.sight.side(source.other)
     for side, facts in ((source, leaving), (source.other, entering)):
         if not facts.known:

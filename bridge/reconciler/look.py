@@ -16,6 +16,7 @@ from bridge.model.hostlists import expand
 from bridge.model.kube import KubeNode, KubeObservation
 from bridge.model.ledger import LedgerState
 from bridge.model.ownership import Lease, Side
+from bridge.model.pause import Reach
 from bridge.model.policy import PoolPolicy
 from bridge.model.slurm import SlurmJob, SlurmObservation
 from bridge.planning.demand import Queue, slurm_queue, slurm_works
@@ -94,7 +95,7 @@ def snapshot(state: LedgerState, world: World, seen: dict[str, Sight], now: date
         places=places,
         demands=tuple(demand for _, queue in queues for demand in queue.demands),
         unknown=world.unknown,
-        paused=state.paused,
+        pauses=state.pauses,
         works=tuple(work for pool in state.policy.pools for work in reading.works(pool)),
         usage={team: decayed(used, state.policy.half_life_s(team), now) for team, used in state.usage.items()},
         backoffs={key: backoff.until for key, backoff in state.backoffs.items()},
@@ -111,6 +112,7 @@ class _Reading:
         self._state, self._now = state, now
         self._slurm = None if isinstance(world.slurm, Unreadable) else world.slurm
         self._kube = None if isinstance(world.kubernetes, Unreadable) else world.kubernetes
+        self._paused = {pause.scope.name: pause.reason for pause in state.pauses if pause.scope.reach is Reach.NODE}
         self._switch_of = {
             node: switch
             for pool in state.policy.pools
@@ -139,6 +141,7 @@ class _Reading:
             features=frozenset({f"node={name}", *features, *(slurm.features if slurm else ())}),
             switch=self._switch_of.get(name) or (slurm.topology.rpartition(":")[2] if slurm else ""),
             mig=labels.get(MIG_LAYOUT, ""),
+            paused=self._paused.get(name, ""),
         )
 
     def queues(self, pool: PoolPolicy) -> Iterator[tuple[Side, Queue]]:

@@ -25,7 +25,8 @@ from sqlalchemy.dialects.postgresql import insert as upsert
 from bridge.model.handoff import ADOPTER, Handoff, Step
 from bridge.model.ledger import RECLAIMS, Change, FenceAck, LedgerState, Preempted, PutSighting
 from bridge.model.ownership import Lease, Side
-from bridge.store import events, policies, requests, rows
+from bridge.model.pause import in_order
+from bridge.store import events, pauses, policies, requests, rows
 from bridge.store.changes import Draft, Rows, Touched, by_key, forgotten_before, newest_first, took_s, touched
 from bridge.store.tables import (
     backoffs,
@@ -36,7 +37,6 @@ from bridge.store.tables import (
     leases,
     nodes,
     preempted,
-    settings,
     sightings,
     usage,
 )
@@ -51,7 +51,7 @@ def read(connection: Connection) -> LedgerState:
     return LedgerState(
         policy=policy,
         policy_version=version,
-        paused=connection.execute(select(settings.c.paused)).scalar_one(),
+        pauses=in_order(pauses.all_of(connection)),
         # The largest one committed, not the sequence's last: the fence file can show only what is in this very view.
         generation=connection.execute(select(func.coalesce(func.max(leases.c.generation), 0))).scalar_one(),
         nodes=by_key(records),

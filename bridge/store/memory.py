@@ -30,18 +30,26 @@ from bridge.model.ledger import (
     RequestState,
 )
 from bridge.model.ownership import Lease, Node, Side
+from bridge.model.pause import EVERYTHING, Pause, Scope, in_order
 from bridge.model.policy import Policy
 from bridge.ports import OnChange
-from bridge.store.changes import Draft, Rows, by_key, forgotten_before, newest_first, took_s
+from bridge.store.changes import (
+    Draft,
+    Rows,
+    by_key,
+    forgotten_before,
+    newest_first,
+    took_s,
+)
 from bridge.store.inventory import inventory_change
-from bridge.store.notes import pause_note, policy_note, request_note
+from bridge.store.notes import pause_note, policy_note, request_note, resume_note
 from bridge.store.plain import plain
 
 _STORED = (
     "_lease_history",
     "_policies",
     "_events",
-    "_paused",
+    "_pauses",
     "_fence_ack",
     "_drawn",
     "_epoch",
@@ -75,7 +83,7 @@ class MemoryLedger:
         self._lease_history: list[Lease] = []
         self._policies: list[tuple[int, datetime, str, str, Policy]] = []
         self._events: list[Event] = []
-        self._paused = ""
+        self._pauses: dict[Scope, Pause] = {}
         self._fence_ack: FenceAck | None = None
         self._drawn = 0
         self._epoch = 0
@@ -126,7 +134,7 @@ class MemoryLedger:
             return LedgerState(
                 policy=self._policies[-1][4] if self._policies else Policy(),
                 policy_version=len(self._policies),
-                paused=self._paused,
+                pauses=in_order(self._pauses.values()),
                 generation=max(rows.generations.values(), default=0),
                 nodes=by_key(rows.nodes),
                 leases=by_key(rows.leases),
@@ -265,14 +273,24 @@ class MemoryLedger:
         with self._reading():
             return self._rows.requests.get(id)
 
-    def pause(self, reason: str, *, actor: str, at: datetime) -> None:
+    def pause(self, reason: str, *, actor: str, at: datetime, scope: Scope = EVERYTHING) -> None:
         with self._writing() as tell:
-            reason, actor, at = plain((reason, actor, at))
-            if reason == self._paused:
+            pause = plain(Pause(scope, reason, actor, at))
+            standing = self._pauses.get(pause.scope)
+            if standing is not None and standing.reason == pause.reason:
                 tell.clear()
                 return
-            self._paused = reason
-            self._log([pause_note(reason, actor=actor, at=at)])
+            self._pauses[pause.scope] = pause
+            self._log([pause_note(pause)])
+
+    def resume(self, *, actor: str, at: datetime, scope: Scope = EVERYTHING) -> None:
+        with self._writing() as tell:
+            actor, at, scope = plain((actor, at, scope))
+            ended = self._pauses.pop(scope, None)
+            if ended is None:
+                tell.clear()
+                return
+            self._log([resume_note(ended, actor=actor, at=at)])
 
     def acknowledge_fence(self, ack: FenceAck) -> None:
         with self._writing():

@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import datetime
 
 from bridge.model.ledger import Note, Request
+from bridge.model.pause import EVERYTHING, Pause, Reach, Scope
 from bridge.store.inventory import InventoryChange
 
 
@@ -23,10 +24,19 @@ def policy_note(version: int, *, author: str, note: str, at: datetime, change: I
     )
 
 
-def pause_note(reason: str, *, actor: str, at: datetime) -> Note:
-    if reason:
-        return Note(kind="paused", message=reason, at=at, actor=actor)
-    return Note(kind="unpaused", message="handoffs may start again", at=at, actor=actor)
+def pause_note(pause: Pause) -> Note:
+    return _of_scope("paused", str(pause), pause.scope, actor=pause.actor, at=pause.at)
+
+
+def resume_note(ended: Pause, *, actor: str, at: datetime) -> Note:
+    message = "handoffs may start again"
+    scope = ended.scope
+    return _of_scope("unpaused", message if scope == EVERYTHING else f"{scope}: {message}", scope, actor=actor, at=at)
+
+
+def _of_scope(kind: str, message: str, scope: Scope, *, actor: str, at: datetime) -> Note:
+    node = scope.name if scope.reach is Reach.NODE else None
+    return Note(kind, message, at, actor=actor, node=node, data={"scope": scope.reach.value, "name": scope.name})
 
 
 def request_note(request: Request) -> Note:

@@ -6,20 +6,20 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 
-from sqlalchemy import update
 from sqlalchemy.dialects.postgresql import insert
 
 from bridge.model.handoff import Handoff
 from bridge.model.ledger import Change, Event, FenceAck, LedgerState, PutSighting, Request
 from bridge.model.ownership import Node, Side
+from bridge.model.pause import EVERYTHING, Pause, Scope
 from bridge.model.policy import Policy
 from bridge.ports import OnChange
-from bridge.store import events, leadership, ledger, policies, requests
+from bridge.store import events, leadership, ledger, pauses, policies, requests
 from bridge.store.connections import open_engine, reading, writing
 from bridge.store.listen import Listener
-from bridge.store.notes import pause_note, policy_note, request_note
+from bridge.store.notes import pause_note, policy_note, request_note, resume_note
 from bridge.store.plain import plain
-from bridge.store.tables import fence_ack, settings
+from bridge.store.tables import fence_ack
 
 
 class PostgresLedger:
@@ -100,12 +100,19 @@ class PostgresLedger:
         with reading(self._engine) as connection:
             return requests.by_id(connection, id)
 
-    def pause(self, reason: str, *, actor: str, at: datetime) -> None:
-        reason, actor, at = plain((reason, actor, at))
+    def pause(self, reason: str, *, actor: str, at: datetime, scope: Scope = EVERYTHING) -> None:
+        pause = plain(Pause(scope, reason, actor, at))
         with writing(self._engine) as connection:
-            changed = connection.execute(update(settings).where(settings.c.paused != reason).values(paused=reason))
-            if changed.rowcount:
-                events.append(connection, [pause_note(reason, actor=actor, at=at)])
+            if pauses.begin(connection, pause):
+                events.append(connection, [pause_note(pause)])
+                events.tell(connection)
+
+    def resume(self, *, actor: str, at: datetime, scope: Scope = EVERYTHING) -> None:
+        actor, at, scope = plain((actor, at, scope))
+        with writing(self._engine) as connection:
+            ended = pauses.end(connection, scope)
+            if ended is not None:
+                events.append(connection, [resume_note(ended, actor=actor, at=at)])
                 events.tell(connection)
 
     def acknowledge_fence(self, ack: FenceAck) -> None:

@@ -10,6 +10,7 @@ from bridge.model.demand import Victim
 from bridge.model.handoff import Handoff, Step
 from bridge.model.ledger import Backoff, NodeRecord, Preempted, PutSighting, Request, RequestState, Usage
 from bridge.model.ownership import Closure, Lease, Mark, Node, Owner, Side
+from bridge.model.pause import Pause, Reach, Scope
 from bridge.store.tables import closures, handoffs, leases, nodes, requests, sightings
 
 RECORD = (
@@ -99,6 +100,20 @@ def backoff(row: AnyRow) -> Backoff:
 
 def preempted(row: AnyRow) -> Preempted:
     return Preempted(row.key, Side(row.side), row.at, row.loss_gpu_s)
+
+
+def pause(row: AnyRow) -> Pause:
+    return Pause(Scope(Reach(row.reach), row.name), row.reason, row.actor, row.at)
+
+
+def of_pause(pause: Pause) -> dict[str, Any]:
+    return {
+        "reach": pause.scope.reach.value,
+        "name": pause.scope.name,
+        "reason": pause.reason,
+        "actor": pause.actor,
+        "at": pause.at,
+    }
 
 
 def of_node(node: Node) -> dict[str, Any]:

@@ -35,6 +35,7 @@ from sqlalchemy.dialects.postgresql import ARRAY, JSONB
 from bridge.model.handoff import ADOPTER, Step
 from bridge.model.ledger import RequestState
 from bridge.model.ownership import Owner, Side
+from bridge.model.pause import Reach
 from bridge.store.changes import LEASE_ID
 
 metadata = MetaData(
@@ -103,6 +104,20 @@ leader = Table(
 )
 
 settings = Table("settings", metadata, *_single_row(), _words("paused"))
+"""`paused` is what a broker of the first version reads; others read `pauses`."""
+
+pauses = Table(
+    "pauses",
+    metadata,
+    Column("reach", Text, primary_key=True),
+    Column("name", Text, primary_key=True),
+    Column("reason", Text, nullable=False),
+    Column("actor", Text, nullable=False),
+    _time("at"),
+    _one_of("reach", Reach),
+    CheckConstraint(f"(reach = '{Reach.EVERYTHING}') = (name = '')", name="named"),
+    CheckConstraint("reason <> ''", name="reason"),
+)
 
 fence_ack = Table(
     "fence_ack",

@@ -41,6 +41,7 @@ from bridge.model.ledger import (
     Usage,
 )
 from bridge.model.ownership import Closure, Lease, Mark, Node, Owner, Side
+from bridge.model.pause import EVERYTHING, Pause, Reach, Scope
 from bridge.model.policy import Policy, PoolPolicy
 from bridge.ports import Ledger
 
@@ -879,10 +880,43 @@ class LedgerContract:
         ledger.pause("switch maintenance", actor="ada", at=T0)
         ledger.pause("switch maintenance", actor="mia", at=T0)
         assert ledger.read().paused == "switch maintenance"
-        ledger.pause("", actor="mia", at=T0)
+        ledger.resume(actor="mia", at=T0)
         assert ledger.read().paused == ""
         told = [(event.kind, event.actor) for event in ledger.events(after=0, limit=10)]
         assert told == [("paused", "ada"), ("unpaused", "mia")]
+
+    def test_pauses_of_different_scopes_stand_beside_each_other(self, ledger: Ledger) -> None:
+        node, pool = Scope(Reach.NODE, "gpu-1"), Scope(Reach.POOL, "gpu")
+        for reason, scope in ("bad fan", node), ("new driver", pool), ("switch maintenance", EVERYTHING):
+            ledger.pause(reason, actor="ada", at=T0, scope=scope)
+        ledger.pause("new firmware", actor="mia", at=T0, scope=pool)
+        assert ledger.read().pauses == (
+            Pause(EVERYTHING, "switch maintenance", "ada", T0),
+            Pause(pool, "new firmware", "mia", T0),
+            Pause(node, "bad fan", "ada", T0),
+        )
+        assert ledger.read().paused == "switch maintenance"
+        ledger.resume(actor="mia", at=T0)
+        ledger.resume(actor="mia", at=T0, scope=Scope(Reach.POOL, "gpu-1"))
+        assert [pause.scope for pause in ledger.read().pauses] == [pool, node]
+        assert ledger.read().paused == ""
+        ledger.resume(actor="mia", at=T0, scope=node)
+        told = [(event.kind, event.node, event.message) for event in ledger.events(after=0, limit=10)]
+        assert told == [
+            ("paused", "gpu-1", "node gpu-1: bad fan"),
+            ("paused", None, "pool gpu: new driver"),
+            ("paused", None, "switch maintenance"),
+            ("paused", None, "pool gpu: new firmware"),
+            ("unpaused", None, "handoffs may start again"),
+            ("unpaused", "gpu-1", "node gpu-1: handoffs may start again"),
+        ]
+
+    def test_a_pause_without_a_reason_is_refused(self, ledger: Ledger) -> None:
+        """Nor does it end one: that is what a client of the first version would have meant by it."""
+        ledger.pause("why", actor="ada", at=T0)
+        with pytest.raises(Invalid, match="end one with resume"):
+            ledger.pause("", actor="ada", at=T0)
+        assert ledger.read().paused == "why"
 
     def test_the_fence_is_what_the_agent_said_last(self, ledger: Ledger) -> None:
         """Also when it says less than before: an agent may have lost its file."""
@@ -913,7 +947,7 @@ class LedgerContract:
     def test_what_changes_nothing_is_not_told(self, stocked: Ledger) -> None:
         heard = self.listening(stocked)
         before = len(heard.words)
-        stocked.pause("", actor="ada", at=T0)
+        stocked.resume(actor="ada", at=T0)
         stocked.renew("broker-a", 1, TTL_S)
         stocked.commit(1, [])
         stocked.next_generation()

@@ -32,7 +32,7 @@ SIMULATED_TIME = (
     " AS 'SELECT now FROM simulated.clock'",
 )
 
-TELLING = frozenset({"commit", "apply_policy", "submit", "pause", "resign", "acknowledge_fence"})
+TELLING = frozenset({"commit", "apply_policy", "submit", "pause", "resume", "resign", "acknowledge_fence"})
 
 
 class OnSimulatedTime:

@@ -34,6 +34,7 @@ from bridge.model.ledger import (
     Usage,
 )
 from bridge.model.ownership import Mark, Owner, Side
+from bridge.model.pause import EVERYTHING, Reach, Scope
 from bridge.ports import Ledger
 from bridge.store.memory import MemoryLedger
 from bridge.store.postgres import PostgresLedger
@@ -186,7 +187,18 @@ def calls(state: LedgerState) -> st.SearchStrategy[Call]:
         st.sampled_from(REQUESTS),
         st.sampled_from(["why", "why not"]),
     )
-    pauses = st.builds(lambda why: lambda ledger: ledger.pause(why, actor="ada", at=T0), words)
+    scopes = st.sampled_from([EVERYTHING, Scope(Reach.POOL, "gpu"), Scope(Reach.NODE, NODES[0])])
+    pauses = st.builds(
+        lambda why, scope: (
+            lambda ledger: (
+                ledger.pause(why, actor="ada", at=T0, scope=scope)
+                if why
+                else ledger.resume(actor="ada", at=T0, scope=scope)
+            )
+        ),
+        words,
+        scopes,
+    )
     acks = st.builds(
         lambda number, at: lambda ledger: ledger.acknowledge_fence(FenceAck(number, at)), st.integers(0, 9), times
     )

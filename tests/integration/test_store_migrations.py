@@ -14,6 +14,7 @@ from bridge.model.errors import CallFailed, Invalid, Unreadable
 from bridge.model.handoff import Step
 from bridge.model.ledger import PutHandoff, PutUsage, Usage
 from bridge.model.ownership import Side
+from bridge.model.pause import EVERYTHING, Reach, Scope
 from bridge.store import migrate
 from bridge.store.connections import open_engine
 from bridge.store.postgres import PostgresLedger
@@ -100,6 +101,19 @@ def test_what_the_version_before_wrote_is_read_as_it_was(postgres_url: str) -> N
     assert state.handoffs == {"gpu-1": replace(live, demand="", victims=(), signalled_at=None)}
     assert state.usage == {}
     assert state.reclaim_s == {Side.KUBERNETES: (40.0,)}
+
+
+def test_a_pause_of_the_version_before_stands_after_the_upgrade(postgres_url: str) -> None:
+    ledger = PostgresLedger(postgres_url)
+    ledger.pause("switch maintenance", actor="oncall", at=T0)
+    ledger.pause("bad fan", actor="oncall", at=T0, scope=Scope(Reach.NODE, "gpu-1"))
+    ledger.close()
+    migrate.downgrade(postgres_url, revision="0002")
+    migrate.upgrade(postgres_url)
+    again = PostgresLedger(postgres_url)
+    found = [(pause.scope, pause.reason, pause.actor) for pause in again.read().pauses]
+    again.close()
+    assert found == [(EVERYTHING, "switch maintenance", "before the upgrade")]
 
 
 def test_upgrading_what_is_new_already_does_nothing(postgres_url: str) -> None:

@@ -13,6 +13,7 @@ from bridge.model.demand import Demand
 from bridge.model.errors import Unreadable
 from bridge.model.kube import KubeNode, KubeObservation, PendingPod
 from bridge.model.ownership import Side
+from bridge.model.pause import EVERYTHING, Pause
 from bridge.model.policy import Policy
 from bridge.model.slurm import SlurmJob, SlurmNode, SlurmObservation
 from bridge.planning.explain import Explanation, Kind, Seen, explain
@@ -138,7 +139,7 @@ def test_a_demand_that_is_not_met_has_an_obstacle(snapshot: Snapshot, policy: Po
 
 @given(fleets(), policies())
 def test_a_paused_bridge_says_so_of_everything_that_lacks_nodes(snapshot: Snapshot, policy: Policy) -> None:
-    snapshot, seen = in_both_queues(replace(snapshot, paused="switch maintenance"))
+    snapshot, seen = in_both_queues(replace(snapshot, pauses=(Pause(EVERYTHING, "switch maintenance", "oncall", NOW),)))
     for kind, name in subjects(snapshot, seen):
         if kind is Kind.JOB:
             found = explain(kind, name, seen, snapshot, policy, Plan(), NOW + timedelta(hours=2))

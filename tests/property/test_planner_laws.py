@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from bridge.model.demand import Demand, Work
 from bridge.model.handoff import Step
 from bridge.model.ownership import Mark, Owner, Side
+from bridge.model.pause import EVERYTHING, Pause
 from bridge.model.policy import Policy, PreemptionMode
 from bridge.planning.entitlement import ceiling, held_nodes
 from bridge.planning.planner import plan
@@ -119,6 +120,9 @@ some_or_crowded = fleets() | fleets(crowded=True)
 """Works are ended in hardly any arbitrary fleet."""
 
 
+PAUSED = Pause(EVERYTHING, "Friday", "oncall", NOW)
+
+
 class TestConservation:
     @given(fleets(), policies())
     def test_no_node_is_in_two_moves_and_each_leaves_its_owner(self, snapshot: Snapshot, policy: Policy) -> None:
@@ -165,7 +169,11 @@ class TestConservation:
                 assert home or not place.sight.side(move.destination).foreign
                 assert home or place.record.backoff_until is None or place.record.backoff_until <= NOW
 
-    @given(fleets(), policies(), st.sampled_from([{"paused": "Friday"}, {"unknown": ("slurm: timeout",)}]))
+    @given(
+        fleets(),
+        policies(),
+        st.sampled_from([{"pauses": (PAUSED,)}, {"unknown": ("slurm: timeout",)}]),
+    )
     def test_paused_or_blind_nothing_moves(self, snapshot: Snapshot, policy: Policy, why: dict[str, object]) -> None:
         assert plan(replace(snapshot, **why), policy, NOW).moves == ()  # type: ignore[arg-type]
 

@@ -71,7 +71,7 @@ def test_what_an_order_moves_in_the_same_pass_counts_for_the_plan() -> None:
     fleet.ledger.pause("until both are there", actor="oncall", at=fleet.world.clock.now())
     fleet.deploy("chat", replicas=1)
     fleet.run_for(10)
-    fleet.ledger.pause("", actor="oncall", at=fleet.world.clock.now())
+    fleet.ledger.resume(actor="oncall", at=fleet.world.clock.now())
     fleet.order(Side.KUBERNETES, "gpu-4")
     fleet.run_until(lambda: fleet.owned(Owner.KUBERNETES) != [], "gpu-4 is lent")
     fleet.run_for(30)

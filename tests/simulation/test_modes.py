@@ -101,7 +101,7 @@ def test_a_move_that_was_not_needed_for_a_while_is_said_again() -> None:
     assert moves() == 1
     fleet.ledger.pause("a holiday", actor="oncall", at=fleet.world.clock.now())
     fleet.run_for(660)
-    fleet.ledger.pause("", actor="oncall", at=fleet.world.clock.now())
+    fleet.ledger.resume(actor="oncall", at=fleet.world.clock.now())
     fleet.run_for(60)
     assert moves() == 2
 

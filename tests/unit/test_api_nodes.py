@@ -15,6 +15,7 @@ from bridge.model.errors import Unreadable
 from bridge.model.handoff import Step
 from bridge.model.ledger import AnswerRequest, NodeRecord, PutHandoff, PutRecord, PutSighting, Request, RequestState
 from bridge.model.ownership import Owner, Side
+from bridge.model.pause import Reach, Scope
 from tests.unit.api_world import NOON, World, bearer
 
 
@@ -62,6 +63,7 @@ def test_a_node_in_motion_says_everything_about_itself(world: World, client: Tes
         "idle_since": "2026-03-02T11:59:55Z",
         "backoff_until": None,
         "unusable": "",
+        "paused": "",
         "now": "2026-03-02T12:00:00Z",
         "seen": [],
     }
@@ -214,14 +216,59 @@ def test_a_reason_with_control_characters_is_refused(client: TestClient) -> None
 
 
 def test_pause_and_resume_write_who_and_why(world: World, client: TestClient) -> None:
-    assert client.post("/v1/pause", json={"reason": "switch maintenance"}).json() == {"paused": "switch maintenance"}
+    answer = client.post("/v1/pause", json={"reason": "switch maintenance"}).json()
+    standing = {"scope": "everything", "name": "", "reason": "switch maintenance", "by": "oncall"}
+    assert answer == {"paused": "switch maintenance", "pauses": [{**standing, "at": "2026-03-02T12:00:00Z"}]}
     assert world.ledger.read().paused == "switch maintenance"
     assert client.get("/v1/status").json()["paused"] == "switch maintenance"
-    assert client.post("/v1/resume").json() == {"paused": ""}
+    assert client.post("/v1/resume").json() == {"paused": "", "pauses": []}
     assert world.ledger.read().paused == ""
     log = [(event.kind, event.message, event.actor) for event in world.ledger.events(after=0, limit=100)]
     assert ("paused", "switch maintenance", "oncall") in log
     assert [kind for kind, _, actor in log if actor == "oncall"] == ["paused", "unpaused"]
+
+
+def test_a_pool_or_a_node_is_paused_by_itself(world: World, client: TestClient) -> None:
+    client.post("/v1/pause", json={"reason": "new driver", "pool": "h100"})
+    client.post("/v1/pause", json={"reason": "bad fan", "node": "gpu-1"})
+    status = client.get("/v1/status").json()
+    assert status["paused"] == ""
+    assert [(each["scope"], each["name"]) for each in status["pauses"]] == [("pool", "h100"), ("node", "gpu-1")]
+    paused = {node["name"]: node["paused"] for node in client.get("/v1/nodes").json()["items"]}
+    assert (paused["gpu-1"], paused["gpu-2"]) == ("pool h100: new driver; node gpu-1: bad fan", "pool h100: new driver")
+    left = client.post("/v1/resume", json={"pool": "h100"}).json()["pauses"]
+    assert [each["reason"] for each in left] == ["bad fan"]
+    assert client.post("/v1/resume", json={}).json()["pauses"] == left, "everything was not paused"
+    assert client.post("/v1/resume", json={"node": "gpu-1"}).json() == {"paused": "", "pauses": []}
+
+
+@pytest.mark.parametrize("route", ["pause", "resume"])
+@pytest.mark.parametrize(
+    ("scope", "field", "message"),
+    [
+        ({"pool": "a100"}, "pool", "the policy has no pool a100"),
+        ({"node": "gpu-9"}, "node", "no pool of the policy has gpu-9"),
+        ({"pool": "h100", "node": "gpu-1"}, "node", "both a pool and a node"),
+        ({"pool": ""}, "pool", "at least 1 character"),
+    ],
+)
+def test_a_scope_that_is_none_is_named(
+    world: World, client: TestClient, route: str, scope: dict[str, str], field: str, message: str
+) -> None:
+    body = {"reason": "x", **scope} if route == "pause" else scope
+    answer = client.post(f"/v1/{route}", json=body)
+    assert answer.status_code == 422
+    error = answer.json()["errors"][0]
+    assert error["location"] == ["body", field]
+    assert message in error["message"]
+    assert error["remedy"]
+    assert world.ledger.read().pauses == ()
+
+
+def test_the_pause_of_a_pool_that_has_left_can_still_be_ended(world: World, client: TestClient) -> None:
+    gone = Scope(Reach.POOL, "a100")
+    world.ledger.pause("new driver", actor="oncall", at=world.clock.now(), scope=gone)
+    assert client.post("/v1/resume", json={"pool": "a100"}).json()["pauses"] == []
 
 
 def test_status(world: World, client: TestClient) -> None:

@@ -86,8 +86,25 @@ def test_pause_and_resume(world: World, terminal: Terminal) -> None:
     paused = terminal.shown("pause", "switch maintenance")
     assert paused == "paused: switch maintenance. Running handoffs finish; `bridgectl resume` ends the pause.\n"
     assert world.ledger.read().paused == "switch maintenance"
-    assert terminal.shown("resume", "-o", "json") == '{\n  "paused": ""\n}\n'
+    assert json.loads(terminal.shown("resume", "-o", "json")) == {"paused": "", "pauses": []}
     assert world.ledger.read().paused == ""
+
+
+def test_pause_and_resume_of_a_pool_and_of_a_node(world: World, terminal: Terminal) -> None:
+    world.share()
+    assert terminal.shown("pause", "new driver", "--pool", "h100") == (
+        "paused: new driver. Running handoffs finish; `bridgectl resume --pool h100` ends the pause.\n"
+    )
+    terminal.shown("pause", "bad fan", "--node", "gpu-1")
+    assert "paused      paused pool h100: new driver\npaused      paused node gpu-1: bad fan\n" in terminal.shown(
+        "status"
+    )
+    assert "paused: pool h100: new driver; node gpu-1: bad fan" in terminal.shown("nodes", "gpu-1")
+    assert terminal.shown("resume", "--pool", "h100") == (
+        "handoffs may start again\nstill paused: node gpu-1: bad fan\n"
+    )
+    assert terminal.shown("resume", "--node", "gpu-1") == "handoffs may start again\n"
+    assert "  pool: the policy has no pool a100" in terminal.run("pause", "x", "--pool", "a100").stderr
 
 
 # --- ways to fail ---

@@ -8,6 +8,7 @@ from datetime import timedelta
 import pytest
 
 from bridge.model.ownership import Side
+from bridge.model.pause import EVERYTHING, Pause, Reach, Scope
 from bridge.planning.explain import Link
 from bridge.planning.explaining.answer import DEVICE_PLUGIN, FIT, LIMITS, NODES, QUOTA
 from tests.unit.explain_world import NOW, Fleet, job, pod, policy, running
@@ -85,9 +86,15 @@ def layer(links: tuple[Link, ...], name: str) -> list[Link]:
             "bridgectl events",
         ),
         (
-            Fleet("KKKK", THREE, snapshot_fields={"paused": "switch maintenance"}),
+            Fleet("KKKK", THREE, snapshot_fields={"pauses": (Pause(EVERYTHING, "switch maintenance", "oncall", NOW),)}),
             QUOTA,
             "the bridge is paused: switch maintenance",
+            "bridgectl status",
+        ),
+        (
+            Fleet("KKKK", THREE, snapshot_fields={"pauses": (Pause(Scope(Reach.POOL, "h100"), "why", "oncall", NOW),)}),
+            QUOTA,
+            "pool h100 is paused: why",
             "bridgectl status",
         ),
         (
@@ -228,6 +235,17 @@ def test_a_gang_larger_than_the_limit_of_handoffs_goes_alone() -> None:
 def test_a_quarantined_node_is_nobodys_and_no_spare_one() -> None:
     chain = Fleet("uSS", THREE).told("job", "17").chain
     assert layer(chain, NODES)[1].text == "1 node (n1): process 7 holds /dev/nvidia0"
+
+
+def test_a_node_and_a_pool_say_which_pauses_cover_them() -> None:
+    scopes = (EVERYTHING, Scope(Reach.POOL, "h100"), Scope(Reach.NODE, "n1"), Scope(Reach.NODE, "n2"))
+    pauses = tuple(Pause(scope, "bad switch", "oncall", NOW) for scope in scopes)
+    fleet = Fleet("SS", snapshot_fields={"pauses": pauses})
+    whole = ["the bridge is paused: bad switch", "pool h100 is paused: bad switch"]
+    node = fleet.told("node", "n1")
+    assert [link.text for link in layer(node.chain, "pause")] == [*whole, "node n1 is paused: bad switch"]
+    assert node.verdict == "node n1 belongs to slurm and stays: the bridge is paused: bad switch."
+    assert [link.text for link in layer(fleet.told("pool", "h100").chain, "pause")] == whole
 
 
 def test_a_job_behind_those_at_which_a_plan_looks_is_told_so() -> None:

@@ -17,12 +17,14 @@ from bridge.model.demand import Demand
 from bridge.model.handoff import Handoff, Step
 from bridge.model.ledger import NodeRecord, Request
 from bridge.model.ownership import Lease, Node, Owner, Side
+from bridge.model.pause import EVERYTHING, Pause, Reach, Scope
 from bridge.model.policy import Policy, PoolPolicy
 from bridge.planning.orders import judge_order
 from bridge.planning.planner import plan
-from bridge.planning.snapshot import Move, Place, Snapshot
+from bridge.planning.snapshot import Move, Place, Plan, Snapshot, Why
 
 NOW = datetime(2026, 1, 1, 12, 0, tzinfo=UTC)
+PAUSED = Pause(EVERYTHING, "Friday evening", "oncall", NOW)
 LONG_AGO = NOW - timedelta(hours=1)
 
 CLOSED = SideFacts(first_latch=True, second_latch=True, idle=True, answers=True, empty=True)
@@ -187,14 +189,50 @@ def test_a_lent_node_that_kubernetes_cannot_use_goes_home() -> None:
     assert moved(changed(useless, backoff_until=NOW + timedelta(seconds=1))) == {}
 
 
-@pytest.mark.parametrize("state", [{"paused": "Friday evening"}, {"unknown": ("slurm is unreadable: timeout",)}])
+@pytest.mark.parametrize("state", [{"pauses": (PAUSED,)}, {"unknown": ("slurm is unreadable: timeout",)}])
 def test_paused_or_blind_nothing_moves_and_it_is_said(state: dict[str, object]) -> None:
     planned = plan(fleet("SSSS", serving(1), **state), policy(), NOW)
     assert planned.moves == ()
     assert planned.whys
 
 
+def test_a_pool_is_paused_alone_and_is_told_of_once() -> None:
+    pause = Pause(Scope(Reach.POOL, "shared"), "new driver", "oncall", NOW)
+    elsewhere = replace(pause, scope=Scope(Reach.POOL, "other"))
+    waits = fleet("SSSS", serving(1))
+    assert plan(replace(waits, pauses=(pause,)), policy(), NOW) == Plan(
+        whys=(Why("pool shared", "paused: pool shared: new driver"),)
+    )
+    assert plan(replace(waits, pauses=(elsewhere,)), policy(), NOW) == plan(waits, policy(), NOW)
+
+
+def test_a_paused_node_stays_and_another_one_goes() -> None:
+    waits = fleet("SS", serving(1))
+    assert moved(waits) == {"kubernetes": ("n1",)}
+    held = replace(waits, places=(replace(waits.places[0], paused="bad fan"), waits.places[1]))
+    assert moved(held) == {"kubernetes": ("n2",)}
+    alone = replace(waits, places=held.places[:1])
+    assert moved(alone) == {}
+    assert "n1: paused: bad fan" in plan(alone, policy(), NOW).whys[0].reason
+
+
 class TestOrders:
+    @pytest.mark.parametrize(
+        ("scope", "refused"),
+        [
+            (EVERYTHING, "paused (bad fan): `bridgectl resume` first"),
+            (Scope(Reach.POOL, "shared"), "paused (pool shared: bad fan): `bridgectl resume --pool shared` first"),
+            (Scope(Reach.NODE, "n1"), "paused (node n1: bad fan): `bridgectl resume --node n1` first"),
+            (Scope(Reach.POOL, "other"), ""),
+            (Scope(Reach.NODE, "n2"), ""),
+        ],
+    )
+    def test_an_order_is_refused_while_a_pause_covers_its_node(self, scope: Scope, refused: str) -> None:
+        snapshot = replace(fleet("SS"), pauses=(Pause(scope, "bad fan", "oncall", NOW),))
+        request = Request("r1", ("n1",), Side.KUBERNETES, "mia", "maintenance window", NOW)
+        judged = judge_order(request, snapshot, policy(), NOW)
+        assert judged == refused if refused else isinstance(judged, Move)
+
     def order(self, words: str, *nodes: str, to: Side = Side.KUBERNETES, used: Policy | None = None) -> Move | str:
         request = Request("r1", nodes, to, "oncall", "maintenance window", NOW)
         return judge_order(request, fleet(words), used or policy(), NOW)

@@ -6,18 +6,20 @@ from collections import Counter
 
 from fastapi import APIRouter
 
-from bridge.api.dependencies import Deps, Operator, Reader
-from bridge.api.inputs import PauseOrder
-from bridge.api.problems import BODY, responses
-from bridge.api.views import Freshness, PauseView, PlanView, SourceView, StatusReport
+from bridge.api.dependencies import ApiDependencies, Deps, Operator, Reader
+from bridge.api.inputs import PauseOrder, ScopedOrder
+from bridge.api.problems import BODY, InputError, invalid, responses
+from bridge.api.views import Freshness, PauseEntry, PauseView, PlanView, SourceView, StatusReport
 from bridge.model.errors import Unreadable
+from bridge.model.ledger import LedgerState
+from bridge.model.pause import EVERYTHING, Reach, Scope
 
 router = APIRouter(prefix="/v1", responses=responses())
 
 
 @router.get("/status", operation_id="getStatus", tags=["status"], summary="How well the broker sees and acts")
 def get_status(deps: Deps, caller: Reader) -> StatusReport:
-    """Freshness of Slurm, Kubernetes and the ledger, with the reason where one is UNKNOWN; the leader; the pause.
+    """Freshness of Slurm, Kubernetes and the ledger, with the reason where one is UNKNOWN; the leader; the pauses.
 
     Answers 200 even when the ledger cannot be read, and says so: this is the page one looks at then.
     """
@@ -33,6 +35,7 @@ def get_status(deps: Deps, caller: Reader) -> StatusReport:
         **known,
         now=now,
         paused=state.paused,
+        pauses=[PauseEntry.of(pause) for pause in state.pauses],
         policy_version=state.policy_version,
         nodes_by_owner=dict(owners),
         handoffs_live=len(state.handoffs),
@@ -49,9 +52,13 @@ def get_plan(deps: Deps, caller: Reader) -> PlanView:
     "/pause", operation_id="pause", tags=["control"], summary="Start no new handoff", responses=responses(*BODY, 409)
 )
 def pause(order: PauseOrder, deps: Deps, caller: Operator) -> PauseView:
-    """Handoffs that run already finish: half of one is worse than either end."""
-    deps.ledger.pause(order.reason, actor=caller.name, at=deps.clock.now())
-    return PauseView(paused=order.reason)
+    """In a pool, on a node, or at all. Handoffs that run already finish: half of one is worse than either end.
+
+    Pauses of different scopes stand beside each other; one of the same scope gets the new reason.
+    """
+    scope = _scope(order, deps.ledger.read())
+    deps.ledger.pause(order.reason, actor=caller.name, at=deps.clock.now(), scope=scope)
+    return PauseView(paused=order.reason, pauses=_standing(deps))
 
 
 @router.post(
@@ -59,9 +66,35 @@ def pause(order: PauseOrder, deps: Deps, caller: Operator) -> PauseView:
     operation_id="resume",
     tags=["control"],
     summary="Let handoffs start again",
-    responses=responses(409),
+    responses=responses(*BODY, 409),
 )
-def resume(deps: Deps, caller: Operator) -> PauseView:
-    """Ends a pause; does nothing when there is none."""
-    deps.ledger.pause("", actor=caller.name, at=deps.clock.now())
-    return PauseView(paused="")
+def resume(deps: Deps, caller: Operator, order: ScopedOrder | None = None) -> PauseView:
+    """Ends the pause of that scope, and no other; does nothing when there is none."""
+    scope = _scope(order or ScopedOrder(), deps.ledger.read())
+    deps.ledger.resume(actor=caller.name, at=deps.clock.now(), scope=scope)
+    return PauseView(paused="", pauses=_standing(deps))
+
+
+def _standing(deps: ApiDependencies) -> list[PauseEntry]:
+    return [PauseEntry.of(pause) for pause in deps.ledger.read().pauses]
+
+
+def _scope(order: ScopedOrder, state: LedgerState) -> Scope:
+    """Of a pool and a node that there are, or of which a pause stands still; raises a `Problem` for others."""
+    if order.pool is not None and order.node is not None:
+        raise invalid([_wrong("node", "both a pool and a node", "name one: the pause of a pool covers its nodes")])
+    if order.pool is not None:
+        scope, known = Scope(Reach.POOL, order.pool), state.policy.pool(order.pool) is not None
+        wrong = _wrong("pool", f"the policy has no pool {order.pool}", "use a name of GET /v1/policy")
+    elif order.node is not None:
+        scope, known = Scope(Reach.NODE, order.node), order.node in state.nodes
+        wrong = _wrong("node", f"no pool of the policy has {order.node}", "use a name that GET /v1/nodes lists")
+    else:
+        return EVERYTHING
+    if not known and all(pause.scope != scope for pause in state.pauses):
+        raise invalid([wrong])
+    return scope
+
+
+def _wrong(field: str, message: str, remedy: str) -> InputError:
+    return InputError(location=("body", field), message=message, remedy=remedy)

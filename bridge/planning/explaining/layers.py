@@ -7,9 +7,10 @@ only the order of a plan decides is quoted in the planner's own words.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from bridge.model.ownership import Owner, Side
+from bridge.model.pause import EVERYTHING, Pause
 from bridge.model.policy import PreemptionMode
 from bridge.planning.explaining.answer import DEVICE_PLUGIN, FIT, NODES, QUOTA, Link, Number
 from bridge.planning.explaining.waiting import Waiting, wishes
@@ -37,13 +38,19 @@ def quota(waiting: Waiting) -> Iterator[Link]:
 
 def _whole_bridge(waiting: Waiting) -> Iterator[Link]:
     snapshot = waiting.scene.snapshot
-    if snapshot.paused:
-        yield Link(QUOTA, True, f"the bridge is paused: {snapshot.paused}", command="bridgectl status")
+    yield from paused(snapshot.halting(waiting.pool.name), QUOTA)
     for detail in snapshot.unknown:
         yield Link(QUOTA, True, f"UNKNOWN: {detail}; nothing moves", command="bridgectl status")
     held_back = waiting.scene.told(f"demand in pool {waiting.pool.name}")
     if held_back:
         yield Link(QUOTA, True, f"no demand moves nodes now: {held_back}", command="bridgectl plan")
+
+
+def paused(pauses: Iterable[Pause], layer: str) -> Iterator[Link]:
+    """A link for each pause that covers what is explained."""
+    for pause in pauses:
+        whole = "the bridge" if pause.scope == EVERYTHING else pause.scope
+        yield Link(layer, True, f"{whole} is paused: {pause.reason}", command="bridgectl status")
 
 
 def _of_demand(waiting: Waiting) -> Iterator[Link]:
@@ -262,7 +269,7 @@ def named(names: list[str]) -> str:
 def command_for(place: Place, reason: str) -> str:
     """What an operator would type to see `reason` of a node."""
     node = place.record.node
-    if "UNKNOWN" in reason:
+    if "UNKNOWN" in reason or reason == f"paused: {place.paused}":
         return "bridgectl status"
     if place.handoff is not None:
         return f"bridgectl handoffs --node {node.name}"

@@ -12,12 +12,12 @@ from bridge.model.ownership import Owner, Side
 from bridge.model.policy import PoolPolicy
 from bridge.planning.adoption import ASSUMED
 from bridge.planning.explaining.answer import DEVICE_PLUGIN, Estimate, Explanation, Kind, Link, Remedy, ranked
-from bridge.planning.explaining.layers import pods_on
+from bridge.planning.explaining.layers import paused, pods_on
 from bridge.planning.explaining.scene import Scene
 from bridge.planning.refusals import hold_refusal
 from bridge.planning.snapshot import Place, count_nodes
 
-LEASE, HANDOFF, WORK, POLICY = "lease", "handoff", "work", "policy"
+LEASE, HANDOFF, PAUSE, WORK, POLICY = "lease", "handoff", "pause", "work", "policy"
 HARDWARE, LABELS, TAINTS, ALLOCATABLE = "driver", "labels", "taints", "allocatable"
 
 PCI_LABEL = "feature.node.kubernetes.io/pci-10de.present"
@@ -35,6 +35,7 @@ def explain_node(scene: Scene, name: str) -> Explanation | None:
     links = (
         _lease(place, scene.now),
         *_handoff(place, scene.now),
+        *_paused(scene, place),
         *_sides(place),
         *_work(scene, place),
         *(_policy(scene, place, pool) if pool else ()),
@@ -84,6 +85,11 @@ def _handoff(place: Place, now: datetime) -> Iterator[Link]:
         "blockers": len(handoff.blockers),
     }
     yield Link(HANDOFF, True, text, numbers, _history(place))
+
+
+def _paused(scene: Scene, place: Place) -> Iterator[Link]:
+    pool = place.record.node.pool
+    return paused((each for each in scene.snapshot.pauses if each.scope.covers(pool, place.name)), PAUSE)
 
 
 def _history(place: Place) -> str:

@@ -9,7 +9,7 @@ from bridge.model.ownership import Side
 from bridge.model.policy import PoolPolicy
 from bridge.planning.entitlement import SideShare
 from bridge.planning.explaining.answer import NODES, Estimate, Explanation, Kind, Link, Remedy, ranked
-from bridge.planning.explaining.layers import command_for, grouped, named
+from bridge.planning.explaining.layers import command_for, grouped, named, paused
 from bridge.planning.explaining.scene import Scene
 from bridge.planning.explaining.teams import scene_unknown
 from bridge.planning.headroom import headroom_nodes
@@ -17,7 +17,7 @@ from bridge.planning.refusals import refusal
 from bridge.planning.snapshot import count_nodes
 from bridge.planning.timetable import next_change
 
-FLOORS, HEADROOM, DEMAND, TIMETABLE = "floors", "headroom", "demand", "timetable"
+PAUSE, FLOORS, HEADROOM, DEMAND, TIMETABLE = "pause", "floors", "headroom", "demand", "timetable"
 LOOK_AHEAD = timedelta(days=8)
 """A timetable repeats every week."""
 
@@ -30,6 +30,7 @@ def explain_pool(scene: Scene, name: str) -> Explanation | None:
     subject, shares = f"pool {name}", scene.shares(pool)
     links = (
         *scene_unknown(scene),
+        *paused(scene.snapshot.halting(name), PAUSE),
         *(_side(pool, shares[side]) for side in Side),
         _headroom(scene, pool),
         *_demand(scene, pool),

@@ -1,0 +1,80 @@
+"""What stops new handoffs: a small set of pauses, each with its reach, its reason and who set it.
+
+A pause never touches a handoff that runs: half of one is worse than either end. Pauses of different scopes stand beside
+each other; a node may begin to move only while none covers it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
+
+from bridge.model.errors import Invalid
+
+
+class Reach(StrEnum):
+    EVERYTHING = "everything"
+    POOL = "pool"
+    NODE = "node"
+
+
+@dataclass(frozen=True, slots=True)
+class Scope:
+    """What a pause is about. `name` is that of the pool or the node, empty for everything."""
+
+    reach: Reach = Reach.EVERYTHING
+    name: str = ""
+
+    def __post_init__(self) -> None:
+        if (self.reach is Reach.EVERYTHING) == bool(self.name):
+            raise Invalid(f"a pause of {self.reach} with the name {self.name!r}")
+
+    def covers_pool(self, pool: str) -> bool:
+        """Whether it reaches all of `pool`."""
+        return self.reach is Reach.EVERYTHING or (self.reach is Reach.POOL and self.name == pool)
+
+    def covers(self, pool: str, node: str) -> bool:
+        """Whether it reaches `node` of `pool`."""
+        return self.covers_pool(pool) or (self.reach is Reach.NODE and self.name == node)
+
+    @property
+    def ended_by(self) -> str:
+        """The command that ends its pause."""
+        option = "" if self.reach is Reach.EVERYTHING else f" --{self.reach} {self.name}"
+        return f"bridgectl resume{option}"
+
+    def __str__(self) -> str:
+        return f"{self.reach} {self.name}".rstrip()
+
+
+EVERYTHING = Scope()
+
+
+@dataclass(frozen=True, slots=True)
+class Pause:
+    """One a scope at most. Raises `Invalid` without a reason."""
+
+    scope: Scope
+    reason: str
+    actor: str
+    at: datetime
+
+    def __post_init__(self) -> None:
+        if not self.reason:
+            raise Invalid("a pause needs a reason: end one with resume")
+
+    def __str__(self) -> str:
+        return self.reason if self.scope == EVERYTHING else f"{self.scope}: {self.reason}"
+
+
+def in_order(pauses: Iterable[Pause]) -> tuple[Pause, ...]:
+    """Those that reach farthest first, then by name."""
+    rank = list(Reach)
+    return tuple(sorted(pauses, key=lambda each: (rank.index(each.scope.reach), each.scope.name)))
+
+
+def joined(pauses: Iterable[Pause]) -> str:
+    """All of them in one text, empty when there is none."""
+    return "; ".join(map(str, pauses))
