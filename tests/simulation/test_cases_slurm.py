@@ -441,7 +441,7 @@ def test_s10_a_kill_that_fails_under_our_drain_is_not_forgotten(fleet: Fleet) ->
         {"POWER_DOWN"},
         {"INVALID_REG"},
     ],
-    ids="+".join,
+    ids=lambda flags: "+".join(sorted(flags)),
 )
 def test_s13_a_node_that_sleeps_is_not_lent_and_said(fleet: Fleet, flags: set[str]) -> None:
     """IDLE+POWERED_DOWN nodes, absent from ``sinfo -R``, are counted as lendable; so is a floor that rests on them."""
