@@ -9,16 +9,12 @@ While it plays, `World.check` and the `Auditor` judge every event, commit and ca
 
 from __future__ import annotations
 
-import logging
 import random
 import traceback
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, cast
-
-import structlog
 
 from bridge.model.errors import BridgeError, InvariantViolation
 from bridge.model.ownership import Owner, Side
@@ -26,14 +22,13 @@ from bridge.ports import KubePort, SlurmPort
 from bridge.reconciler.loop import Reconciler
 from bridge.simulation.agent import SimulatedAgent
 from bridge.simulation.auditor import Auditor
-from bridge.simulation.clock import Effect, SimulatedClock
+from bridge.simulation.clock import Effect
 from bridge.simulation.faults import Crash, faulty
 from bridge.simulation.mishaps import MISHAPS
-from bridge.store.memory import MemoryLedger
 from tests.fuzz.shrink import shrunk
 from tests.fuzz.story import LENGTH_S, OUTSIDE, Breaks, Edits, Event, FailsOver, Freezes, Happens, Orders, Story, Wishes
 from tests.simulation.accounts import at_rest, unaccounted
-from tests.simulation.fleet import LEDGER_READS, Fleet
+from tests.simulation.fleet import LEDGER_READS, Fleet, LedgerOn, in_memory, without_log
 
 SETTLES_WITHIN_S = 1200.0
 """The clean deadline, the longest but for emptying (whose jobs end within a minute and a half), and the way back."""
@@ -42,14 +37,6 @@ SERVED_WITHIN_S = 300.0
 """Backoffs, the minimum hold and the respite of the stories' policies, and a handoff."""
 
 REBORN_AFTER_S = 1.0
-
-
-LedgerOn = Callable[[SimulatedClock], MemoryLedger]
-"""Makes the ledger of a stage, on its clock."""
-
-
-def in_memory(clock: SimulatedClock) -> MemoryLedger:
-    return MemoryLedger(clock.now)
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,7 +227,7 @@ class _Telling:
 
 def failure_of(story: Story, ledger_on: LedgerOn = in_memory) -> Failure | None:
     """Play a story; what broke, or None."""
-    with _silence():
+    with without_log():
         try:
             Stage(story, ledger_on).play()
         except InvariantViolation as why:
@@ -258,14 +245,3 @@ def shortest(story: Story, failure: Failure, *, most_tries: int = 1000) -> Story
         return again is not None and again.kind == failure.kind
 
     return replace(story, events=shrunk(story.events, fails, most_tries=most_tries))
-
-
-@contextmanager
-def _silence() -> Iterator[None]:
-    """Without the loop's log: it would be most of the time that a story takes."""
-    before = structlog.get_config()
-    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
-    try:
-        yield
-    finally:
-        structlog.configure(**before)

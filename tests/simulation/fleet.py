@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import itertools
+import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import structlog
 
 from bridge.model.handoff import Handoff, Step
 from bridge.model.ledger import Request
@@ -27,6 +31,25 @@ BOUNDS = Bounds(close_s=60, clean_s=900, open_s=120, prove_s=120)
 LEDGER_READS = frozenset({"read", "leader", "request", "handoffs", "handoff", "events", "last_event_id"})
 
 
+LedgerOn = Callable[[SimulatedClock], MemoryLedger]
+"""Makes the ledger of a fleet, on its clock."""
+
+
+def in_memory(clock: SimulatedClock) -> MemoryLedger:
+    return MemoryLedger(clock.now)
+
+
+@contextmanager
+def without_log() -> Iterator[None]:
+    """Without the loop's log: it would be most of the time that many stories take."""
+    before = structlog.get_config()
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
+    try:
+        yield
+    finally:
+        structlog.configure(**before)
+
+
 class Fleet:
     """`world` is the truth, `ledger` the broker's memory, `reconciler` the broker that runs now."""
 
@@ -37,7 +60,7 @@ class Fleet:
         *,
         exact: bool = True,
         mode: Mode = Mode.ACTIVE,
-        ledger_on: Callable[[SimulatedClock], MemoryLedger] = lambda clock: MemoryLedger(clock.now),
+        ledger_on: LedgerOn = in_memory,
         **policy: object,
     ) -> None:
         """`ledger_on` makes the ledger: another one where a test wants that, with the methods that it calls."""

@@ -9,12 +9,10 @@ outside must then be what the ledger says, and still be when the next broker has
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import pytest
-import structlog
 
 from bridge.model.errors import BridgeError
 from bridge.model.handoff import Step
@@ -25,7 +23,7 @@ from bridge.reconciler.loop import Reconciler
 from bridge.simulation.auditor import Auditor
 from bridge.simulation.faults import When, faulty
 from tests.simulation.accounts import at_rest, unaccounted
-from tests.simulation.fleet import LEDGER_READS, TIMING, Fleet
+from tests.simulation.fleet import LEDGER_READS, TIMING, Fleet, without_log
 
 READS = frozenset({"slurm.observe", "kube.observe", *(f"ledger.{read}" for read in LEDGER_READS)})
 
@@ -225,18 +223,10 @@ def failure(story: Story, point: Point) -> str:
     return "" if journal == [(point.number, point.call, point.when)] else f"{point}: died at {journal}"
 
 
-@pytest.fixture(autouse=True)
-def _quiet() -> Iterator[None]:
-    """Without the loop's log: it would be most of the time that a story takes."""
-    before = structlog.get_config()
-    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
-    yield
-    structlog.configure(**before)
-
-
 @pytest.mark.parametrize("story", STORIES, ids=lambda story: story.name)
 def test_the_broker_dies_at_each_point_and_the_next_one_goes_on(story: Story) -> None:
-    tried = points(story)
+    with without_log():
+        tried = points(story)
+        failures = list(filter(None, (failure(story, point) for point in tried)))
     assert {"ledger.commit", "ledger.read", "slurm.observe"} <= {point.call for point in tried}
-    failures = list(filter(None, (failure(story, point) for point in tried)))
     assert not failures, f"{len(failures)} of {len(tried)} points:\n" + "\n\n".join(failures)
