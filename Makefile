@@ -63,7 +63,7 @@ soak: setup ## minutes of work, kills and cuts on the testbed (MINUTES=30, SEED=
 	@testbed/bin/up bridge
 	@$(PY) -m tests.soak --minutes $(or $(MINUTES),30) --seed $(or $(SEED),1)
 
-bench: setup ## how long reading and planning take, on one core; writes build/bench/{plan,observation}.json
+bench: setup ## how long reading, planning and submitting take, on one core; writes build/bench/*.json
 	@$(PY) -m tests.bench
 
 fuzz: setup ## play SEEDS=1000 stories of trouble from FIRST_SEED=0 on; shrinks what breaks

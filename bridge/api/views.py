@@ -429,12 +429,19 @@ class PauseView(View):
 
 
 class PoolFenceView(View):
-    """What job_submit needs to know of a pool to tell a job that it can never run."""
+    """What job_submit needs to know of a pool to tell a job that it can never run, or has to wait."""
 
     partition: str
     nodes: int = Field(description="Nodes of the pool, whoever owns them")
     max_nodes: int = Field(description="The most of them that Slurm can ever own under the present policy")
     gpus: int = Field(description="GPUs a node")
+    owned: int = Field(description="Nodes of the pool that Slurm owns now")
+    reclaim_s: int | None = Field(description="How long handoffs to Slurm lately took, p90; none: not measured")
+    warn: bool = Field(description="Whether a job that must wait for nodes is told so")
+    borrow_qos: str | None = Field(description="The QoS of jobs that say borrow=yes and name none; none: their own")
+    switches: int | None = Field(description="--switches of gangs that do not say; none: as Slurm likes")
+    switches_wait_s: int | None
+    segment_nodes: int | None = Field(description="--segment of gangs that do not say; none: as Slurm likes")
 
 
 class FenceView(View):

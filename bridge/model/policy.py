@@ -228,6 +228,26 @@ class Topology(_Document):
         return self.slurm_mig if side is Side.SLURM else self.kubernetes_mig
 
 
+class Submission(_Document):
+    """What job_submit does to jobs of the pool's partition, beside refusing those that can never run.
+
+    ``borrow_qos`` is the price of borrowed capacity: a job that says ``bridge: borrow=yes`` in its comment and names no
+    QoS gets this one, whose UsageFactor, Priority and place in `priorities` are the site's own.
+    """
+
+    warn: bool = Field(default=True, description="Tell a job that must wait for nodes to come back, and about how long")
+    borrow_qos: str = Field(default="", pattern=r"^([A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?)?$")
+    switches: int | None = Field(
+        default=None, ge=1, le=1000, strict=True, description="--switches of jobs of several nodes that do not say"
+    )
+    switches_wait_s: int = Field(
+        default=300, ge=0, le=604_800, strict=True, description="How long such a job waits for that many switches"
+    )
+    segment_nodes: int | None = Field(
+        default=None, ge=2, le=100_000, strict=True, description="--segment of jobs of a multiple of so many nodes"
+    )
+
+
 _LABEL = re.compile(
     r"([a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?/)?[A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?"
     r"(=([A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?)?)?"
@@ -259,6 +279,7 @@ class PoolPolicy(_Document):
     headroom: Headroom = Headroom()
     preemption: Preemption = Preemption()
     topology: Topology = Topology()
+    submission: Submission = Submission()
     max_maintenance_nodes: _Nodes | None = Field(
         default=None,
         description="While more nodes than this are drained by people, quarantined or down, only floors move any",

@@ -12,9 +12,13 @@ then the Slurm name of each node that is not Slurm's::
 
 Policy (read by ``job_submit.lua``): the format's version, then one line for each partition that has shared nodes::
 
-    bridge-policy 1
-    partition=shared pool=h100 nodes=4 max_nodes=3 gpus_per_node=8
+    bridge-policy 2
+    partition=shared pool=h100 nodes=4 max_nodes=3 gpus_per_node=8 owned=2 reclaim_s=40 borrow_qos=cheap
     end 2
+
+After the first five come, where they are known or the policy says so: how many of the nodes Slurm owns now, how long
+nodes lately took to come back, what jobs that may be borrowed against get as their QoS, and defaults for gangs
+(``switches``, ``switches_wait_s``, ``segment_nodes``). ``warn=0``: nobody is told to wait.
 """
 
 from __future__ import annotations
@@ -39,12 +43,20 @@ class _Answer(BaseModel):
 
 
 class PoolFacts(_Answer):
-    """What a job must know of a pool: its size, how many of its nodes Slurm can ever own, and GPUs on each."""
+    """What a job must know of a pool: its size, how many of its nodes Slurm can ever own and owns now, GPUs on each,
+    how long nodes lately took to come back; and what the policy does to jobs. A broker may say less."""
 
     partition: _Name
     nodes: _Count
     max_nodes: _Count
     gpus: _Count
+    owned: _Count | None = None
+    reclaim_s: _Count | None = None
+    warn: bool = True
+    borrow_qos: _Name | None = None
+    switches: _Count | None = None
+    switches_wait_s: _Count | None = None
+    segment_nodes: _Count | None = None
 
 
 class FenceAnswer(_Answer):
@@ -53,6 +65,10 @@ class FenceAnswer(_Answer):
     generation: Annotated[int, Field(strict=True, ge=0, lt=10**18)]
     closed: Annotated[tuple[_Name, ...], Field(max_length=100_000)]
     policy: Annotated[dict[_Name, PoolFacts], Field(max_length=1_000)]
+
+
+_OF_FIRST = ("borrow_qos", "switches", "switches_wait_s", "segment_nodes")
+"""Of pools that share a partition the first one's word counts."""
 
 
 def fence_text(closed: Iterable[str], heard_at_s: int) -> str:
@@ -64,7 +80,7 @@ def policy_text(pools: dict[str, PoolFacts]) -> str:
     partitions: dict[str, list[tuple[str, PoolFacts]]] = {}
     for name, facts in sorted(pools.items()):
         partitions.setdefault(facts.partition, []).append((name, facts))
-    return _whole(["bridge-policy 1", *(_partition_line(name, found) for name, found in sorted(partitions.items()))])
+    return _whole(["bridge-policy 2", *(_partition_line(name, found) for name, found in sorted(partitions.items()))])
 
 
 def _partition_line(partition: str, pools: list[tuple[str, PoolFacts]]) -> str:
@@ -72,7 +88,15 @@ def _partition_line(partition: str, pools: list[tuple[str, PoolFacts]]) -> str:
     max_nodes = sum(facts.max_nodes for _, facts in pools)
     gpus = max(facts.gpus for _, facts in pools)
     names = "+".join(name for name, _ in pools)
-    return f"partition={partition} pool={names} nodes={nodes} max_nodes={max_nodes} gpus_per_node={gpus}"
+    line = f"partition={partition} pool={names} nodes={nodes} max_nodes={max_nodes} gpus_per_node={gpus}"
+    if all(facts.owned is not None for _, facts in pools):
+        line += f" owned={sum(facts.owned or 0 for _, facts in pools)}"
+    if any(facts.reclaim_s is not None for _, facts in pools):
+        line += f" reclaim_s={max(facts.reclaim_s or 0 for _, facts in pools)}"
+    if not all(facts.warn for _, facts in pools):
+        line += " warn=0"
+    first = pools[0][1]
+    return line + "".join(f" {key}={value}" for key in _OF_FIRST if (value := getattr(first, key)) is not None)
 
 
 def _whole(lines: list[str]) -> str:

@@ -1,4 +1,4 @@
-"""``python -m tests.bench`` measures planning and the reading of both worlds, and writes ``build/bench/*.json``."""
+"""``python -m tests.bench`` measures planning, reading and submitting, and writes ``build/bench/*.json``."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from bridge.wiring import collect_rarely
-from tests.bench import observation_kube, observation_slurm, planning
+from tests.bench import observation_kube, observation_slurm, planning, submission
 
 OUT = Path(__file__).parents[2] / "build" / "bench"
 
@@ -24,6 +24,9 @@ def main() -> None:
     seen = [*observation_slurm.rows(), *observation_kube.rows()]
     write("observation.json", seen)
     sys.stdout.writelines(f"{row}\n" for row in seen)
+    submitted = submission.rows()
+    write("submission.json", submitted)
+    sys.stdout.writelines(f"{row}\n" for row in submitted)
 
 
 def write(name: str, rows: Sequence[Mapping[str, object]]) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from time import monotonic
@@ -15,7 +16,7 @@ import pytest
 from starlette.testclient import TestClient
 
 from bridge.model.ledger import LedgerState
-from bridge.model.ownership import Owner
+from bridge.model.ownership import Owner, Side
 from tests.unit.api_world import POLICY, World, bearer
 
 DEADLINE_S = 20
@@ -67,12 +68,27 @@ def test_bounds(client: TestClient, query: str) -> None:
     assert (answer.status_code, answer.json()["errors"][0]["location"][0]) == (422, "query")
 
 
+POOL: dict[str, Any] = {
+    "partition": "gpu",
+    "nodes": 4,
+    "max_nodes": 3,
+    "gpus": 8,
+    "owned": 4,
+    "reclaim_s": None,
+    "warn": True,
+    "borrow_qos": None,
+    "switches": None,
+    "switches_wait_s": None,
+    "segment_nodes": None,
+}
+
+
 def test_the_fence_of_a_fresh_inventory_closes_nothing(agent: TestClient) -> None:
     assert agent.get("/v1/slurm/fence").json() == {
         "generation": 0,
         "policy_version": 1,
         "closed": [],
-        "policy": {"h100": {"partition": "gpu", "nodes": 4, "max_nodes": 3, "gpus": 8}},
+        "policy": {"h100": POOL},
     }
 
 
@@ -82,6 +98,28 @@ def test_the_fence_closes_what_is_not_slurms(world: World, agent: TestClient) ->
     world.own("gpu-4", Owner.BRIDGE)
     fence = agent.get("/v1/slurm/fence").json()
     assert (fence["generation"], fence["closed"]) == (3, ["gpu-2", "gpu-4"])
+    assert fence["policy"]["h100"]["owned"] == 2, "gpu-1, and gpu-3 which nobody has taken in yet"
+
+
+@pytest.mark.parametrize(
+    ("measured_s", "p90_s"),
+    [((), None), ((0.2,), 1), ((12.1,), 13), ((1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0, 9.5, 400.0), 10)],
+)
+def test_the_agent_is_told_how_long_nodes_lately_took_to_come_back(
+    world: World, agent: TestClient, monkeypatch: pytest.MonkeyPatch, measured_s: tuple[float, ...], p90_s: int | None
+) -> None:
+    state = replace(world.ledger.read(), reclaim_s={Side.SLURM: measured_s, Side.KUBERNETES: (7.0,)})
+    monkeypatch.setattr(world.ledger, "read", lambda: state)
+    assert agent.get("/v1/slurm/fence").json()["policy"]["h100"]["reclaim_s"] == p90_s
+
+
+def test_the_agent_is_told_what_the_policy_does_to_jobs(tmp_path: Path) -> None:
+    world = World(tmp_path / "tokens")
+    asked = {"warn": False, "borrow_qos": "cheap", "switches": 1, "segment_nodes": 2}
+    world.share({"pools": [{**POLICY["pools"][0], "submission": asked}]})
+    found = TestClient(world.app(), headers=bearer("slurmctl")).get("/v1/slurm/fence").json()["policy"]["h100"]
+    assert {key: found[key] for key in asked} == asked
+    assert found["switches_wait_s"] == 300
 
 
 EVENING = {"name": "evening", "from": "18:00", "until": "22:00", "kubernetes_floor_nodes": 0}

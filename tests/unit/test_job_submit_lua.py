@@ -22,7 +22,8 @@ LUAS = ("lua51", "lua52", "lua53", "lua54", "luajit21")
 
 SUCCESS, ERROR, UNAVAILABLE = 0, -1, 2014
 NO_VAL, NO_VAL16 = 0xFFFFFFFE, 0xFFFE
-POLICY = policy_text({"h100": PoolFacts(partition="shared", nodes=4, max_nodes=3, gpus=8)})
+H100 = PoolFacts(partition="shared", nodes=4, max_nodes=3, gpus=8)
+POLICY = policy_text({"h100": H100})
 
 
 def job(**asked: Any) -> dict[str, Any]:
@@ -49,6 +50,11 @@ class Plugin:
                 for name, count in known.items()
             }
         )
+
+    def rule(self, **facts: Any) -> None:
+        """The policy file says this of pool h100 from now on."""
+        self.file.write_text(policy_text({"h100": H100.model_copy(update=facts)}))
+        self.clock_s[0] += 1
 
     def submit(self, asked: dict[str, Any], **total_nodes: int) -> tuple[int, Any]:
         desc = self.lua.table_from(asked)
@@ -147,7 +153,7 @@ def test_a_job_that_could_run_is_tagged_with_what_it_needs(
 
 
 def test_the_whole_partition_is_the_bound_where_slurm_may_have_it_all(plugin: Plugin) -> None:
-    plugin.file.write_text(policy_text({"h100": PoolFacts(partition="shared", nodes=4, max_nodes=4, gpus=8)}))
+    plugin.rule(max_nodes=4)
     assert plugin.submit(job(min_nodes=4))[0] == SUCCESS
     assert plugin.submit(job(min_nodes=5))[0] == UNAVAILABLE
     assert plugin.told == ["This job needs 5 nodes, and partition shared has 4: ask for at most --nodes=4."]
@@ -157,6 +163,230 @@ def test_nodes_of_the_partition_that_are_not_shared_count_in_full(plugin: Plugin
     assert plugin.submit(job(min_nodes=9), shared=10)[0] == SUCCESS
     assert plugin.submit(job(min_nodes=10), shared=10)[0] == UNAVAILABLE
     assert "at most 9 of the 10" in plugin.told[0]
+
+
+def test_what_a_newer_agent_says_is_passed_over(plugin: Plugin) -> None:
+    plugin.file.write_text(POLICY.replace("nodes=4", "nodes=4 weather=fine storms=2"))
+    assert plugin.submit(job(min_nodes=4))[0] == UNAVAILABLE
+    assert plugin.logged == []
+
+
+# --- nodes that must come back ---
+
+WAITS = (
+    "This job needs {} nodes, and Slurm has {} of the {} in partition shared now, as the others are lent to "
+    "Kubernetes: it waits until {} back. {}"
+)
+UNMEASURED = "How long that takes was not measured yet."
+MEASURED = "Lately that took about {} once they were asked for."
+
+
+@pytest.mark.parametrize(
+    ("facts", "nodes", "words"),
+    [
+        ({"owned": 1}, 3, WAITS.format(3, 1, 4, "2 more are", UNMEASURED)),
+        ({"owned": 2, "reclaim_s": 40}, 3, WAITS.format(3, 2, 4, "1 more is", MEASURED.format("40 s"))),
+        ({"owned": 0, "reclaim_s": 1}, 1, WAITS.format(1, 0, 4, "1 more is", MEASURED.format("1 s"))),
+        ({"owned": 0, "reclaim_s": 95}, 3, WAITS.format(3, 0, 4, "3 more are", MEASURED.format("2 min"))),
+        ({"owned": 0, "reclaim_s": 7000}, 3, WAITS.format(3, 0, 4, "3 more are", MEASURED.format("2 h"))),
+        ({"owned": 3}, 3, None),
+        ({"owned": 4}, 3, None),
+        ({}, 3, None),
+        ({"owned": 1, "warn": False}, 3, None),
+    ],
+)
+def test_a_job_that_waits_for_nodes_is_told_for_how_many_and_about_how_long(
+    plugin: Plugin, facts: dict[str, Any], nodes: int, words: str | None
+) -> None:
+    plugin.rule(**facts)
+    answer, desc = plugin.submit(job(min_nodes=nodes))
+    assert (answer, plugin.told, plugin.logged) == (SUCCESS, [words] if words else [], [])
+    assert json.loads(desc.admin_comment)["bridge"]["nodes"] == nodes
+
+
+def test_nodes_that_are_always_slurms_need_not_come_back(plugin: Plugin) -> None:
+    plugin.rule(owned=1)
+    plugin.submit(job(min_nodes=3), shared=6)
+    assert plugin.told == []
+    plugin.submit(job(min_nodes=4), shared=6)
+    assert plugin.told == [WAITS.format(4, 3, 6, "1 more is", UNMEASURED)]
+
+
+def test_a_job_that_may_start_in_another_partition_is_not_told_to_wait(plugin: Plugin) -> None:
+    plugin.rule(owned=0)
+    assert plugin.submit(job(min_nodes=2, partition="cpu,shared"))[0] == SUCCESS
+    assert plugin.told == []
+
+
+# --- what a job says of itself ---
+
+TAG = {"pool": "h100", "nodes": 1, "gpus_per_node": 0}
+ODD = (
+    "The bridge does not understand {} in the comment of this job: it knows checkpoint=SECONDS, grace=SECONDS, "
+    "signal=NAME, borrow=yes and borrow=no."
+)
+
+
+def script(*options: str) -> str:
+    return "\n".join(["#!/bin/bash", *options, "srun train", "#SBATCH --signal=HUP@9", ""])
+
+
+@pytest.mark.parametrize(
+    ("asked", "tagged"),
+    [
+        ({"comment": "bridge: checkpoint=600 grace=120"}, {"checkpoint_s": 600, "grace_s": 120}),
+        ({"comment": "my run, bridge: grace=90 and more"}, {"grace_s": 90}),
+        ({"comment": "bridge:checkpoint=1"}, {"checkpoint_s": 1}),
+        ({"comment": "bridge: signal=sigusr1"}, {"signal": "USR1"}),
+        ({"comment": "bridge: signal=B:TERM"}, {"signal": "B:TERM"}),
+        ({"comment": "bridge: signal=S:10"}, {"signal": "S:USR1"}),
+        ({"comment": "bridge: saved=1796201113 checkpoint=60"}, {"checkpoint_s": 60}),
+        ({"comment": "bridge: saved=1796201113.25"}, {}),
+        ({"comment": "cambridge: grace=90"}, {}),
+        ({"comment": "nothing"}, {}),
+        ({"comment": ""}, {}),
+        ({"script": script("#SBATCH --signal=B:USR1@300")}, {"signal": "B:USR1", "grace_s": 300}),
+        ({"script": script("#SBATCH -N 2 --signal USR2 -t 5")}, {"signal": "S:USR2", "grace_s": 60}),
+        ({"script": script("#SBATCH --signal=RB:12@90")}, {"signal": "B:USR2", "grace_s": 90}),
+        ({"script": script("#SBATCH --signal=R:15@1")}, {"signal": "S:TERM", "grace_s": 1}),
+        ({"script": script("#SBATCH --signal=INT@5", "", "#SBATCH --signal=QUIT@6")},
+         {"signal": "S:QUIT", "grace_s": 6}),
+        ({"script": script("##SBATCH --signal=USR1@300")}, {}),
+        ({"script": script("#SBATCH --signal=KILL@300")}, {}),
+        ({"script": script()}, {}),
+        ({"script": "#" * 70_000 + "\n#SBATCH --signal=USR1@300\n"}, {}),
+        ({"script": script("#SBATCH --signal=USR1@300"), "comment": "bridge: grace=20"},
+         {"signal": "S:USR1", "grace_s": 20}),
+        ({"script": script("#SBATCH --signal=USR1@300"), "comment": "bridge: signal=TERM"}, {"signal": "TERM"}),
+        ({"comment": "bridge: borrow=yes"}, {"requeue": True}),
+        ({"comment": "bridge: borrow=no", "requeue": 1}, {"requeue": False}),
+        ({"requeue": 1}, {"requeue": True}),
+        ({"requeue": 0}, {"requeue": False}),
+        ({"requeue": NO_VAL16}, {}),
+    ],
+)  # fmt: skip
+def test_the_wishes_of_a_job_are_written_down_for_the_bridge(
+    plugin: Plugin, asked: dict[str, Any], tagged: dict[str, Any]
+) -> None:
+    answer, desc = plugin.submit(job(**asked))
+    assert (answer, plugin.told, plugin.logged) == (SUCCESS, [], [])
+    assert json.loads(desc.admin_comment) == {"bridge": {**TAG, **tagged}}
+
+
+@pytest.mark.parametrize(
+    "word", ["chekpoint=600", "grace=soon", "grace=-5", "signal=KILL", "signal=", "borrow=maybe", "grace=99999999", "x"]
+)
+def test_a_word_that_makes_no_sense_is_told_and_the_job_goes_through(plugin: Plugin, word: str) -> None:
+    answer, desc = plugin.submit(job(comment=f"bridge: {word}"))
+    assert (answer, plugin.told) == (SUCCESS, [ODD.format(word)])
+    assert json.loads(desc.admin_comment) == {"bridge": TAG}
+
+
+def test_a_comment_is_data_and_never_breaks_the_tag(plugin: Plugin) -> None:
+    for value in ('"', "\\", "%d%s", "{}", "\n", "é", "\x00"):
+        _, desc = plugin.submit(job(comment=f"bridge: signal=US{value}R1 checkpoint=60"))
+        assert json.loads(desc.admin_comment)["bridge"]["pool"] == "h100"
+
+
+def test_a_job_that_may_be_borrowed_against_can_be_put_back_and_has_its_price(plugin: Plugin) -> None:
+    plugin.rule(borrow_qos="cheap")
+    _, desc = plugin.submit(job(comment="bridge: borrow=yes", requeue=0))
+    assert (desc.requeue, desc.qos) == (1, "cheap")
+    _, desc = plugin.submit(job(comment="bridge: borrow=yes", qos="urgent"))
+    assert (desc.requeue, desc.qos) == (1, "urgent")
+    _, desc = plugin.submit(job(comment="bridge: borrow=no", requeue=1))
+    assert (desc.requeue, desc.qos) == (0, None)
+    _, desc = plugin.submit(job(comment="bridge: grace=5", requeue=NO_VAL16))
+    assert (desc.requeue, desc.qos) == (NO_VAL16, None)
+    _, desc = plugin.submit(job(comment="bridge: borrow=yes", partition="cpu", requeue=0))
+    assert (desc.requeue, desc.qos) == (0, None)
+
+
+TOPOLOGY = {"req_switch": NO_VAL, "wait4switch": NO_VAL, "segment_size": NO_VAL16}
+
+
+@pytest.mark.parametrize(
+    ("asked", "switches", "wait_s", "segment"),
+    [
+        ({"min_nodes": 2}, 1, 300, 2),
+        ({"min_nodes": 3}, 1, 300, NO_VAL16),
+        ({"min_nodes": 1}, NO_VAL, NO_VAL, NO_VAL16),
+        ({"min_nodes": 2, "req_switch": 2}, 2, NO_VAL, 2),
+        ({"min_nodes": 2, "req_switch": 2, "wait4switch": 9}, 2, 9, 2),
+        ({"min_nodes": 2, "req_switch": 0}, 1, 300, 2),
+        ({"min_nodes": 2, "segment_size": 1}, 1, 300, 1),
+        ({"tres_per_job": "gres/gpu:16"}, 1, 300, 2),
+        ({"min_nodes": 2, "req_switch": None, "wait4switch": None, "segment_size": None}, None, None, None),
+    ],
+)
+def test_gangs_that_do_not_say_get_the_topology_of_the_policy(
+    plugin: Plugin, asked: dict[str, Any], switches: int | None, wait_s: int | None, segment: int | None
+) -> None:
+    plugin.rule(switches=1, switches_wait_s=300, segment_nodes=2)
+    _, desc = plugin.submit(job(**{**TOPOLOGY, **asked}))
+    assert (desc.req_switch, desc.wait4switch, desc.segment_size) == (switches, wait_s, segment)
+    assert plugin.logged == []
+
+
+def test_without_a_policy_of_topology_nothing_is_set(plugin: Plugin) -> None:
+    _, desc = plugin.submit(job(min_nodes=2, **TOPOLOGY))
+    assert (desc.req_switch, desc.wait4switch, desc.segment_size) == (NO_VAL, NO_VAL, NO_VAL16)
+
+
+# --- beside others ---
+
+
+def test_no_field_is_read_whose_reading_can_crash_slurmctld(plugin: Plugin) -> None:
+    plugin.lua.execute("""
+        asked = {}
+        function watched(fields)
+          return setmetatable({}, {
+            __index = function(_, name) asked[name] = true; return fields[name] end,
+            __newindex = function(_, name, value) fields[name] = value end,
+          })
+        end
+    """)
+    watched = plugin.lua.globals().watched
+    plugin.rule(owned=0, borrow_qos="cheap", switches=1, switches_wait_s=1, segment_nodes=2)
+    fields = job(min_nodes=2, comment="bridge: borrow=yes", script=script("#SBATCH --signal=USR1"), **TOPOLOGY)
+    desc = watched(plugin.lua.table_from(fields))
+    assert plugin.lua.globals().slurm_job_submit(desc, plugin.parts(), 2001) == SUCCESS
+    standing = watched(plugin.lua.table_from({**fields, "partition": "shared"}))
+    change = watched(plugin.lua.table_from(job(min_nodes=3, comment="bridge: borrow=no")))
+    assert plugin.lua.globals().slurm_job_modify(change, standing, plugin.parts(), 2001) == SUCCESS
+    asked = set(plugin.lua.globals().asked)
+    assert {"comment", "script", "qos"} <= asked
+    assert not {name for name in asked if name.startswith(("assoc", "default_"))}
+
+
+def test_a_sites_own_script_loads_this_one_and_goes_on(plugin: Plugin, tmp_path: Path) -> None:
+    """As documented: one job_submit.lua a cluster, so a site's calls ours."""
+    site = f"""
+        dofile("{PLUGIN}")
+        local bridge_submit, bridge_modify = slurm_job_submit, slurm_job_modify
+        function slurm_job_submit(job_desc, part_list, uid)
+          local answer = bridge_submit(job_desc, part_list, uid)
+          if answer ~= slurm.SUCCESS then return answer end
+          job_desc.wckey = "of the site"
+          return slurm.SUCCESS
+        end
+        slurm_job_modify = bridge_modify
+        return slurm.SUCCESS
+    """
+    assert plugin.lua.execute(site) == SUCCESS
+    answer, desc = plugin.submit(job(min_nodes=3))
+    assert (answer, desc.wckey, json.loads(desc.admin_comment)["bridge"]["nodes"]) == (SUCCESS, "of the site", 3)
+    answer, desc = plugin.submit(job(min_nodes=4))
+    assert (answer, desc.wckey) == (UNAVAILABLE, None)
+
+
+def test_the_script_leaves_no_globals_but_its_two_functions(plugin: Plugin) -> None:
+    names = plugin.lua.eval("function() local n = {} for k in pairs(_G) do n[#n + 1] = k end return n end")
+    fresh = importlib.import_module(plugin.lua.__class__.__module__).LuaRuntime()
+    before = set(
+        fresh.eval("(function() local n = {} for k in pairs(_G) do n[#n + 1] = k end return n end)()").values()
+    )
+    assert set(names().values()) - before == {"slurm", "slurm_job_submit", "slurm_job_modify"}
 
 
 def test_other_partitions_are_never_looked_at(plugin: Plugin) -> None:
@@ -188,13 +418,14 @@ BROKEN = {
     "half": POLICY[: len(POLICY) // 2],
     "without its last line": POLICY.replace("end 2\n", ""),
     "without its last newline": POLICY.rstrip("\n"),
-    "of another format": POLICY.replace("bridge-policy 1", "bridge-policy 2"),
+    "of another format": POLICY.replace("bridge-policy 2", "bridge-policy 1"),
     "JSON": '{"shared": {"nodes": 4}}\n',
     "with a line too many": POLICY.replace("end 2", "partition=x\nend 3"),
     "with a negative number": POLICY.replace("nodes=4", "nodes=-4"),
+    "with a word that is no field": POLICY.replace("nodes=4", "nodes=4 x"),
     "with code": POLICY.replace("pool=h100", 'pool="..os.exit().."'),
     "binary": "\x00\x01\x02\n",
-    "huge": "bridge-policy 1\n" + POLICY.splitlines()[1] * 2_000 + "\nend 2\n",
+    "huge": "bridge-policy 2\n" + POLICY.splitlines()[1] * 2_000 + "\nend 2\n",
     "huge without a line": "x" * 1_000_000,
 }
 
@@ -231,7 +462,7 @@ def test_a_problem_that_stays_is_logged_again_after_a_minute(plugin: Plugin) -> 
 
 def test_a_new_file_counts_within_a_second_and_a_burst_reads_it_once(plugin: Plugin) -> None:
     assert plugin.submit(job(min_nodes=4))[0] == UNAVAILABLE
-    plugin.file.write_text(policy_text({"h100": PoolFacts(partition="shared", nodes=4, max_nodes=4, gpus=8)}))
+    plugin.file.write_text(policy_text({"h100": H100.model_copy(update={"max_nodes": 4})}))
     assert plugin.submit(job(min_nodes=4))[0] == UNAVAILABLE
     plugin.clock_s[0] += 1
     assert plugin.submit(job(min_nodes=4))[0] == SUCCESS
@@ -292,6 +523,33 @@ def test_a_change_is_held_to_the_same_measure(plugin: Plugin, change: dict[str, 
     answer, desc = plugin.modify(asked, STANDING)
     assert (answer, plugin.told) == ((SUCCESS, []) if words is None else (UNAVAILABLE, [words]))
     assert desc.admin_comment == change.get("admin_comment")
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "requeue"),
+    [
+        (None, "bridge: borrow=yes", 1),
+        ("bridge: borrow=yes", "bridge: borrow=no", 0),
+        ("bridge: borrow=yes", "bridge: borrow=yes saved=1796201113", NO_VAL16),
+        ("bridge: borrow=yes", "bridge: saved=1796201113", NO_VAL16),
+    ],
+)
+def test_a_changed_word_on_borrowing_counts_and_a_report_changes_nothing(
+    plugin: Plugin, before: str | None, after: str, requeue: int
+) -> None:
+    answer, desc = plugin.modify(job(comment=after, requeue=NO_VAL16), {**STANDING, "comment": before})
+    assert (answer, desc.requeue, desc.admin_comment, plugin.told) == (SUCCESS, requeue, None, [])
+
+
+def test_a_changed_comment_elsewhere_is_not_looked_at(plugin: Plugin) -> None:
+    change = job(comment="bridge: borrow=yes nonsense=1", requeue=NO_VAL16)
+    answer, desc = plugin.modify(change, {**STANDING, "partition": "cpu"})
+    assert (answer, desc.requeue, plugin.told) == (SUCCESS, NO_VAL16, [])
+
+
+def test_a_word_that_makes_no_sense_is_told_at_a_change_too(plugin: Plugin) -> None:
+    plugin.modify(job(comment="bridge: chekpoint=600"), STANDING)
+    assert plugin.told == [ODD.format("chekpoint=600")]
 
 
 def test_moving_a_job_that_is_too_large_into_the_shared_partition_is_refused(plugin: Plugin) -> None:

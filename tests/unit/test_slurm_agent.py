@@ -81,7 +81,7 @@ def bench(tmp_path: Path) -> Iterator[Bench]:
 
 
 FENCE = "1796201113\ngpu-10\ngpu-2\nend 3\n"
-POLICY = "bridge-policy 1\npartition=gpu pool=h100 nodes=4 max_nodes=3 gpus_per_node=8\nend 2\n"
+POLICY = "bridge-policy 2\npartition=gpu pool=h100 nodes=4 max_nodes=3 gpus_per_node=8\nend 2\n"
 
 
 def test_a_turn_writes_both_files_then_acknowledges(bench: Bench) -> None:
@@ -169,6 +169,7 @@ NO_ANSWER = {
     "generation as text": with_fields(generation="17"),
     "a policy without GPUs": with_fields(policy={"h100": {"partition": "gpu", "nodes": 4, "max_nodes": 3}}),
     "a policy line that forges another": with_fields(policy={"h100": {**H100, "partition": "a nodes=9"}}),
+    "a QoS that forges a field": with_fields(policy={"h100": {**H100, "borrow_qos": "a switches=9"}}),
     "too large": lambda request: httpx.Response(200, content=b" " * (agent_module.MAX_ANSWER_BYTES + 1)),
 }
 
@@ -222,9 +223,27 @@ def test_pools_that_share_a_partition_are_one_line() -> None:
     ]
 
 
+def test_what_else_is_known_of_a_pool_stands_behind_its_sizes() -> None:
+    more = {"owned": 2, "reclaim_s": 40, "warn": False, "borrow_qos": "cheap", "switches": 1, "switches_wait_s": 300}
+    facts = PoolFacts.model_validate({**H100, **more, "segment_nodes": 2})
+    assert policy_text({"h100": facts}).splitlines()[1] == (
+        "partition=gpu pool=h100 nodes=4 max_nodes=3 gpus_per_node=8 owned=2 reclaim_s=40 warn=0 borrow_qos=cheap "
+        "switches=1 switches_wait_s=300 segment_nodes=2"
+    )
+
+
+def test_of_pools_that_share_a_partition_the_first_ones_wishes_count() -> None:
+    a = PoolFacts(partition="gpu", nodes=2, max_nodes=2, gpus=4, owned=1, reclaim_s=9, switches=1)
+    b = PoolFacts(partition="gpu", nodes=8, max_nodes=6, gpus=8, owned=3, reclaim_s=70, switches=2, borrow_qos="cheap")
+    line = policy_text({"a": a, "b": b}).splitlines()[1]
+    assert line == "partition=gpu pool=a+b nodes=10 max_nodes=8 gpus_per_node=8 owned=4 reclaim_s=70 switches=1"
+    unknown = policy_text({"a": a, "b": b.model_copy(update={"owned": None})})
+    assert "owned" not in unknown
+
+
 def test_texts_of_an_empty_answer_are_whole() -> None:
     assert fence_text([], 7) == "7\nend 1\n"
-    assert policy_text({}) == "bridge-policy 1\nend 1\n"
+    assert policy_text({}) == "bridge-policy 2\nend 1\n"
 
 
 def test_fields_of_a_newer_broker_are_ignored() -> None:

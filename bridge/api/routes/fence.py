@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from math import ceil
+
 from fastapi import APIRouter
 
 from bridge.api.auth import Role
@@ -83,4 +86,26 @@ def _pool_fence(pool: PoolPolicy, state: LedgerState) -> PoolFenceView:
         min(ceiling(pool, Side.SLURM, floors, nodes), nodes - max(0, floors[Side.KUBERNETES] - lent))
         for floors in floors_of_a_week(pool).values()
     )
-    return PoolFenceView(partition=pool.partition, nodes=nodes, max_nodes=max(most, 0), gpus=pool.gpus)
+    mine = [name for name, record in state.nodes.items() if record.node.pool == pool.name]
+    wishes = pool.submission
+    return PoolFenceView(
+        partition=pool.partition,
+        nodes=nodes,
+        max_nodes=max(most, 0),
+        gpus=pool.gpus,
+        owned=sum(name not in state.leases or state.leases[name].owner is Owner.SLURM for name in mine),
+        reclaim_s=_reclaim_p90_s(state.reclaim_s.get(Side.SLURM, ())),
+        warn=wishes.warn,
+        borrow_qos=wishes.borrow_qos or None,
+        switches=wishes.switches,
+        switches_wait_s=wishes.switches_wait_s if wishes.switches else None,
+        segment_nodes=wishes.segment_nodes,
+    )
+
+
+def _reclaim_p90_s(measured_s: Sequence[float]) -> int | None:
+    """The p90 by nearest rank in whole seconds, at least 1; None when nothing was measured."""
+    if not measured_s:
+        return None
+    ranked = sorted(measured_s)
+    return max(1, ceil(ranked[ceil(0.9 * len(ranked)) - 1]))
