@@ -630,7 +630,8 @@ class Cluster:
         if not pod.terminating and (pod.process is not None or self._is_infrastructure(pod)):
             pod.ready = True
             if pod.started_at is not None:
-                pod.warm_up_s = (self._clock.now() - pod.started_at).total_seconds()
+                # Not negative where a clock was set back in between: so the real driver reads it.
+                pod.warm_up_s = max(0.0, (self._clock.now() - pod.started_at).total_seconds())
             self._touched(pod.node)
 
     def _set_ready(self, node: KubeletNode, ready: bool) -> None:

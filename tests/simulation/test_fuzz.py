@@ -16,8 +16,8 @@ from tests.fuzz.story import Breaks, tell
 
 SEEDS = 200
 
-KEPT: tuple[int, ...] = ()
-"""Seeds beyond those that found a fault of the bridge, which is mended."""
+KEPT = (20800,)
+"""Seeds beyond those, that found a fault which is mended: a clock set back while a pod warms up."""
 
 
 @pytest.mark.parametrize("seed", [*range(SEEDS), *KEPT])

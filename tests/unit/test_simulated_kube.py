@@ -92,6 +92,14 @@ def test_a_running_pod_shows_its_warm_up_and_the_room_of_its_budget(world: World
     assert [pod.protected for pod in node(kube).running] == ["it is terminating already", "", ""]
 
 
+def test_a_clock_set_back_while_a_pod_warms_up_makes_no_negative_warm_up(world: World, kube: SimulatedKube) -> None:
+    kube.cluster.apply(replace(CHAT, replicas=1))
+    wait(world, 1)
+    world.clock.step_wall(-600)
+    wait(world, 5)
+    assert [pod.warm_up_s for pod in node(kube).running] == [0]
+
+
 def test_a_pod_waits_for_the_nodes_that_could_take_it(world: World, kube: SimulatedKube, cluster: Cluster) -> None:
     cluster.apply(replace(CHAT, replicas=2))
     wait(world, 3)
