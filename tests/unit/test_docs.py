@@ -26,6 +26,7 @@ PAGES = (
     "docs/policy.md",
     "docs/explain.md",
     "docs/modes.md",
+    "docs/kubernetes-admins.md",
 )
 
 _CODE_LINES = re.compile(r"^```\w*\n(.*?)^```$|^ {4}(\S[^\n]*)$", re.DOTALL | re.MULTILINE)

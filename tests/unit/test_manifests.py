@@ -12,10 +12,18 @@ import pytest
 import yaml
 
 from bridge.kube import names
-from bridge.settings import InspectorSettings, NodeControllerSettings
+from bridge.settings import (
+    ApiSettings,
+    InspectorSettings,
+    KubeSettings,
+    NodeControllerSettings,
+    ReconcilerSettings,
+    SlurmSettings,
+    StoreSettings,
+)
 
 ROOT = Path(__file__).parents[2] / "k8s_manifests"
-OVERLAYS = ("testbed", "production")
+OVERLAYS = ("testbed", "production", "broker-outside")
 Object = dict[str, Any]
 
 
@@ -29,14 +37,23 @@ def kubectl() -> list[str] | None:
     return [found] if found else None
 
 
-@pytest.fixture(scope="module", params=OVERLAYS)
-def rendered(request: pytest.FixtureRequest) -> list[Object]:
+def render(overlay: str) -> list[Object]:
     command = kubectl()
     if command is None:
         pytest.skip("no kubectl on this machine: run testbed/bin/kube-binary")
-    output = subprocess.run([*command, "kustomize", str(ROOT / "overlays" / request.param)], capture_output=True)
+    output = subprocess.run([*command, "kustomize", str(ROOT / "overlays" / overlay)], capture_output=True)
     assert output.returncode == 0, output.stderr.decode()
     return list(yaml.safe_load_all(output.stdout))
+
+
+@pytest.fixture(scope="module", params=OVERLAYS)
+def rendered(request: pytest.FixtureRequest) -> list[Object]:
+    return render(request.param)
+
+
+@pytest.fixture(scope="module")
+def production() -> list[Object]:
+    return render("production")
 
 
 def one(objects: list[Object], kind: str, name: str) -> Object:
@@ -58,8 +75,8 @@ def rules(objects: list[Object], kind: str, name: str) -> set[tuple[str, str]]:
 def test_every_file_is_yaml_and_is_used(path: Path) -> None:
     assert all(document for document in yaml.safe_load_all(path.read_text()))
     if path.name == "kustomization.yaml":
-        listed = yaml.safe_load(path.read_text())["resources"]
-        assert all((path.parent / entry).exists() for entry in listed)
+        body = yaml.safe_load(path.read_text())
+        assert all((path.parent / entry).exists() for entry in [*body["resources"], *body.get("components", ())])
         return
     folder = next(parent for parent in path.parents if (parent / "kustomization.yaml").exists())
     listed = yaml.safe_load((folder / "kustomization.yaml").read_text())["resources"]
@@ -170,3 +187,83 @@ def test_the_policies_name_service_accounts_that_exist(rendered: list[Object]) -
     for policy in ("slurm-kube-bridge-inspector", "slurm-kube-bridge-node-writes"):
         (condition,) = one(rendered, "ValidatingAdmissionPolicy", policy)["spec"]["matchConditions"]
         assert condition["expression"].split('"')[1] in accounts
+
+
+# --- the broker inside the cluster ---
+
+
+def broker_pod(objects: list[Object]) -> Object:
+    pod: Object = one(objects, "Deployment", "broker")["spec"]["template"]["spec"]
+    return pod
+
+
+def test_two_brokers_run_beside_the_nodes_they_lend(production: list[Object]) -> None:
+    assert one(production, "Deployment", "broker")["spec"]["replicas"] == 2
+    assert one(production, "PodDisruptionBudget", "broker")["spec"]["maxUnavailable"] == 1
+    (term,) = broker_pod(production)["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"][
+        "nodeSelectorTerms"
+    ]
+    assert term["matchExpressions"] == [{"key": names.SHARED, "operator": "NotIn", "values": ["true"]}]
+
+
+def test_the_broker_fits_pod_security_restricted(production: list[Object]) -> None:
+    """The rules of https://kubernetes.io/docs/concepts/security/pod-security-standards/ that a pod can break."""
+    pod = broker_pod(production)
+    (container,) = pod["containers"]
+    assert pod["securityContext"]["runAsNonRoot"] is True
+    assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+    assert container["securityContext"] == {
+        "allowPrivilegeEscalation": False,
+        "readOnlyRootFilesystem": True,
+        "capabilities": {"drop": ["ALL"]},
+    }
+    assert not any(key in pod for key in ("hostPID", "hostNetwork", "hostIPC"))
+    assert {kind for volume in pod["volumes"] for kind in volume if kind != "name"} == {"secret", "emptyDir"}
+
+
+def test_the_brokers_environment_is_what_the_settings_read(
+    production: list[Object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (container,) = broker_pod(production)["containers"]
+    (settings,) = (o for o in production if o["kind"] == "ConfigMap")
+    assert container["envFrom"] == [{"configMapRef": {"name": settings["metadata"]["name"]}}]
+    given = {v["name"]: v.get("value", "from-the-downward-api") for v in container["env"]} | settings["data"]
+    for name, value in given.items():
+        monkeypatch.setenv(name, value)
+    read = [ApiSettings(), KubeSettings(), ReconcilerSettings(), SlurmSettings(), StoreSettings()]
+    known = {f"BRIDGE_{field}".upper() for settings in read for field in type(settings).model_fields}
+    assert given.keys() - known == {"SLURM_CONF_SERVER"}, "every other name is a setting of the broker"
+    assert ReconcilerSettings().holder == KubeSettings().kube_namespace == "from-the-downward-api"
+    assert KubeSettings().kubeconfig is None, "it uses its own service account"
+    (secrets,) = (v for v in broker_pod(production)["volumes"] if "secret" in v)
+    (mount,) = (m for m in container["volumeMounts"] if m["name"] == secrets["name"])
+    files = (StoreSettings().database_password_file, ApiSettings().token_file, SlurmSettings().slurm_token_file)
+    assert {str(file.parent) for file in files if file} == {mount["mountPath"]}
+
+
+def test_no_secret_stands_in_what_is_applied(rendered: list[Object]) -> None:
+    for secret in (o for o in rendered if o["kind"] == "Secret"):
+        assert not secret.keys() & {"data", "stringData"}, secret["metadata"]["name"]
+
+
+def test_the_broker_is_reached_and_probed_where_it_answers(production: list[Object]) -> None:
+    (container,) = broker_pod(production)["containers"]
+    assert container["ports"] == [{"name": "api", "containerPort": ApiSettings().api_port}]
+    assert {container[f"{kind}Probe"]["httpGet"]["port"] for kind in ("startup", "liveness", "readiness")} == {"api"}
+    service = one(production, "Service", "broker")["spec"]
+    assert service["ports"][0]["targetPort"] == "api"
+    labels = one(production, "Deployment", "broker")["spec"]["template"]["metadata"]["labels"]
+    assert service["selector"].items() <= labels.items()
+    policy = one(production, "NetworkPolicy", "broker")["spec"]
+    assert policy["ingress"] == [{"ports": [{"port": ApiSettings().api_port, "protocol": "TCP"}]}]
+    out = {port["port"] for rule in policy["egress"] for port in rule["ports"]}
+    assert out == {53, 5432, 6817, 6820}, "names, Postgres, slurmctld, slurmrestd"
+
+
+def test_a_broker_outside_gets_an_identity_and_nothing_runs_for_it_inside() -> None:
+    outside = render("broker-outside")
+    assert not [o for o in outside if o["metadata"]["name"] == "broker"]
+    token = one(outside, "Secret", "bridge-broker-token")
+    assert token["type"] == "kubernetes.io/service-account-token"
+    account = token["metadata"]["annotations"]["kubernetes.io/service-account.name"]
+    assert one(outside, "ServiceAccount", account)
