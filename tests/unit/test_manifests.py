@@ -23,7 +23,7 @@ from bridge.settings import (
 )
 
 ROOT = Path(__file__).parents[2] / "k8s_manifests"
-OVERLAYS = ("testbed", "production", "broker-outside")
+OVERLAYS = ("testbed", "testbed-broker", "production", "broker-outside")
 Object = dict[str, Any]
 
 
