@@ -13,7 +13,7 @@ from typing import Protocol
 
 from bridge.model.handoff import Handoff
 from bridge.model.kube import KubeObservation, LoanSpec
-from bridge.model.ledger import Change, Event, FenceAck, LedgerState, PutSighting, Request
+from bridge.model.ledger import Change, Event, FenceAck, LeadersSight, LedgerState, PutSighting, Request
 from bridge.model.ownership import Mark, Node, Side
 from bridge.model.pause import EVERYTHING, Scope
 from bridge.model.policy import Policy
@@ -111,14 +111,18 @@ class Ledger(Protocol):
         """
         ...
 
-    def renew(self, holder: str, epoch: int, ttl_s: float) -> bool:
-        """Extend the leader lease. False: somebody else leads now."""
+    def renew(self, holder: str, epoch: int, ttl_s: float, unread: Mapping[Side, str]) -> bool:
+        """Extend the leader lease, and say which sides this pass could not read. False: somebody else leads now."""
         ...
 
     def resign(self, holder: str, epoch: int) -> None: ...
 
     def leader(self) -> tuple[str, int] | None:
         """(holder, epoch) of the unexpired leader."""
+        ...
+
+    def leaders_sight(self) -> LeadersSight | None:
+        """What the unexpired leader said when it last renewed. None: nobody leads, or it has not finished a pass."""
         ...
 
     # the leader's reads and writes

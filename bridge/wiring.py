@@ -26,6 +26,7 @@ from bridge.api.views import Freshness, MoveView, PlanView, SourceView, StatusVi
 from bridge.kube.port import KubeApi
 from bridge.model.errors import CallFailed, Invalid, Unreadable
 from bridge.model.kube import KubeObservation, LoanSpec
+from bridge.model.ledger import LeadersSight
 from bridge.model.mode import Mode
 from bridge.model.ownership import Side
 from bridge.planning.explain import Explanation
@@ -194,19 +195,23 @@ def drift_view(reconciler: Reconciler, clock: Clock) -> DriftView:
 
 
 def status_view(ledger: Ledger, reconciler: Reconciler, clock: Clock) -> StatusView:
-    """What this process knows of its own sight. A standby does not look at Slurm and Kubernetes, and says so."""
-    pulse = reconciler.pulse
+    """What this process knows of its own sight. A standby does not look at Slurm and Kubernetes: it says what the
+    leader last told the ledger.
+    """
+    pulse, told = reconciler.pulse, SourceView(state=Freshness.FRESH, read_at=clock.now())
+    leader: tuple[str, int] | None = None
+    sight: LeadersSight | None = None
     try:
-        leader, told = ledger.leader(), SourceView(state=Freshness.FRESH, read_at=clock.now())
+        leader, sight = ledger.leader(), ledger.leaders_sight()
     except Unreadable as why:
-        leader, told = None, SourceView(state=Freshness.UNKNOWN, reason=str(why))
+        told = SourceView(state=Freshness.UNKNOWN, reason=str(why))
     finished = pulse.finished_monotonic_s
     rehearses = reconciler.mode is Mode.DRY_RUN and pulse.epoch is not None
     return StatusView(
         mode=reconciler.mode,
         would_move_nodes=sum(len(move.nodes) for move in pulse.plan.moves) if rehearses else None,
-        slurm=_source(reconciler, Side.SLURM),
-        kubernetes=_source(reconciler, Side.KUBERNETES),
+        slurm=_source(Side.SLURM, reconciler, leader, sight),
+        kubernetes=_source(Side.KUBERNETES, reconciler, leader, sight),
         ledger=told,
         leader=leader[0] if leader else None,
         epoch=leader[1] if leader else None,
@@ -214,15 +219,25 @@ def status_view(ledger: Ledger, reconciler: Reconciler, clock: Clock) -> StatusV
     )
 
 
-def _source(reconciler: Reconciler, side: Side) -> SourceView:
+def _source(
+    side: Side, reconciler: Reconciler, leader: tuple[str, int] | None, sight: LeadersSight | None
+) -> SourceView:
     pulse = reconciler.pulse
-    if reconciler.mode is Mode.READ_ONLY:
-        if pulse.finished_monotonic_s is None:
-            return SourceView(state=Freshness.UNKNOWN, reason="this replica has just started and has not looked yet")
-    elif pulse.epoch is None:
-        return SourceView(state=Freshness.UNKNOWN, reason="this replica is a standby: ask the leader")
-    why = pulse.unread.get(side, "")
-    return SourceView(state=Freshness.UNKNOWN if why else Freshness.FRESH, reason=why)
+    if reconciler.mode is Mode.READ_ONLY and pulse.finished_monotonic_s is None:
+        return SourceView(state=Freshness.UNKNOWN, reason="this replica has just started and has not looked yet")
+    if reconciler.mode is Mode.READ_ONLY or pulse.epoch is not None:
+        return _seen(pulse.unread.get(side, ""))
+    if leader is None:
+        return SourceView(state=Freshness.UNKNOWN, reason="nobody leads, and only the leader looks")
+    if sight is None:
+        return SourceView(state=Freshness.UNKNOWN, reason=f"the leader {leader[0]} has not finished a pass yet")
+    return _seen(sight.unread.get(side, ""), sight.at)
+
+
+def _seen(unread: str, read_at: datetime | None = None) -> SourceView:
+    if unread:
+        return SourceView(state=Freshness.UNKNOWN, reason=unread)
+    return SourceView(state=Freshness.FRESH, read_at=read_at)
 
 
 # --- the broker process ---

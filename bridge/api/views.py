@@ -61,7 +61,7 @@ class StatusView(View):
     leader: str | None = Field(default=None, description="The replica that leads now", examples=["broker-0"])
     epoch: int | None = Field(default=None, description="The epoch of that leader", examples=[7])
     last_tick_age_s: float | None = Field(
-        default=None, description="Seconds since this replica finished a pass of its loop; none on a standby"
+        default=None, description="Seconds since this replica finished a pass of its loop"
     )
 
 

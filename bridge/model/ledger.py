@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
@@ -183,6 +184,17 @@ class PutSighting:
     at: datetime
     summary: dict[str, Any]
     unknown: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class LeadersSight:
+    """What the leader said of its last pass: `unread` has the sides that it could not read, and why.
+
+    `at` is on the ledger's own clock. A standby does not look at Slurm and Kubernetes, and answers with this.
+    """
+
+    unread: Mapping[Side, str]
+    at: datetime
 
 
 @dataclass(frozen=True, slots=True)

@@ -174,7 +174,7 @@ class Reconciler:
             seen = self._sights(state, world)
         calls, failures = self._act(leading, state, world, seen, may_move=may_move)
         self._keep_up(failures)
-        self._renew(leading)
+        self._renew(leading, world)
         self._report(leading, world, failures, planned)
         if calls and not failures and self._acted_anew:
             return 0.0
@@ -246,7 +246,7 @@ class Reconciler:
         for side in Side:
             moving = (len(move.nodes) for move in planned.moves if move.destination is side)
             metrics.WOULD_MOVE.labels(str(side)).set(sum(moving))
-        self._renew(leading)
+        self._renew(leading, world)
         self._report(leading, world, [], planned)
         return self._timing.idle_tick_s
 
@@ -363,9 +363,9 @@ class Reconciler:
         self._leading = None
         return True
 
-    def _renew(self, leading: _Leading) -> None:
+    def _renew(self, leading: _Leading, world: World) -> None:
         asked_s = self._clock.monotonic_s()
-        if not self._ledger.renew(self._holder, leading.epoch, self._timing.leader_ttl_s):
+        if not self._ledger.renew(self._holder, leading.epoch, self._timing.leader_ttl_s, world.unread):
             raise Fenced(f"epoch {leading.epoch} is over")
         leading.valid_until_s = asked_s + self._timing.leader_ttl_s
 

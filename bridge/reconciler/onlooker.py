@@ -21,6 +21,7 @@ KUBE_READS = frozenset({"observe", "watch", "close"})
 LEDGER_READS = frozenset(
     {
         "leader",
+        "leaders_sight",
         "read",
         "sightings",
         "policy_history",

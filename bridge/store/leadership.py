@@ -7,11 +7,14 @@ leader waits for commits that are under way, and none with the old epoch can fol
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import timedelta
 
 from sqlalchemy import Connection, column, func, or_, select, table, update
 
 from bridge.model.errors import Fenced
+from bridge.model.ledger import LeadersSight
+from bridge.model.ownership import Side
 from bridge.store.tables import generation, leader
 
 _CLOCK = func.clock_timestamp()
@@ -44,11 +47,16 @@ def _raise_generations(connection: Connection, above: int) -> None:
         connection.execute(select(func.setval(generation.name, above)))
 
 
-def renew(connection: Connection, holder: str, epoch: int, ttl_s: float) -> bool:
+def renew(connection: Connection, holder: str, epoch: int, ttl_s: float, unread: Mapping[Side, str]) -> bool:
     renewed = connection.execute(
         update(leader)
         .where(leader.c.holder == holder, leader.c.epoch == epoch, leader.c.expires_at > _CLOCK)
-        .values(expires_at=_CLOCK + timedelta(seconds=ttl_s))
+        .values(
+            expires_at=_CLOCK + timedelta(seconds=ttl_s),
+            # With its epoch, as a leader of an older version does not take back what was said before it.
+            sight={"epoch": epoch, "unread": {str(side): why for side, why in unread.items()}},
+            sight_at=_CLOCK,
+        )
     )
     return renewed.rowcount == 1
 
@@ -63,6 +71,15 @@ def resign(connection: Connection, holder: str, epoch: int) -> bool:
 def current(connection: Connection) -> tuple[str, int] | None:
     row = connection.execute(select(leader.c.holder, leader.c.epoch).where(leader.c.expires_at > _CLOCK)).one_or_none()
     return None if row is None else (row.holder, row.epoch)
+
+
+def sight(connection: Connection) -> LeadersSight | None:
+    row = connection.execute(
+        select(leader.c.epoch, leader.c.sight, leader.c.sight_at).where(leader.c.expires_at > _CLOCK)
+    ).one_or_none()
+    if row is None or row.sight is None or row.sight["epoch"] != row.epoch:
+        return None
+    return LeadersSight({Side(side): why for side, why in row.sight["unread"].items()}, row.sight_at)
 
 
 def demand(connection: Connection, epoch: int) -> None:

@@ -22,6 +22,7 @@ from bridge.model.ledger import (
     Change,
     Event,
     FenceAck,
+    LeadersSight,
     LedgerState,
     NodeRecord,
     Note,
@@ -89,6 +90,7 @@ class MemoryLedger:
         self._epoch = 0
         self._holder: str | None = None
         self._leads_until: datetime | None = None
+        self._sight: tuple[int, LeadersSight | None] = (0, None)
         self._watchers: list[OnChange] = []
 
     # --- leadership ---
@@ -103,11 +105,12 @@ class MemoryLedger:
             self._leads_until = self._clock() + timedelta(seconds=ttl_s)
             return self._epoch
 
-    def renew(self, holder: str, epoch: int, ttl_s: float) -> bool:
+    def renew(self, holder: str, epoch: int, ttl_s: float, unread: Mapping[Side, str]) -> bool:
         with self._writing(tell=False):
             if self._leading() != (holder, epoch):
                 return False
             self._leads_until = self._clock() + timedelta(seconds=ttl_s)
+            self._sight = (epoch, LeadersSight(dict(unread), self._clock()))
             return True
 
     def resign(self, holder: str, epoch: int) -> None:
@@ -120,6 +123,12 @@ class MemoryLedger:
     def leader(self) -> tuple[str, int] | None:
         with self._reading():
             return self._leading()
+
+    def leaders_sight(self) -> LeadersSight | None:
+        with self._reading():
+            epoch, told = self._sight
+            leading = self._leading()
+            return told if leading is not None and leading[1] == epoch else None
 
     def _leading(self) -> tuple[str, int] | None:
         if self._holder is None or self._leads_until is None or self._leads_until <= self._clock():

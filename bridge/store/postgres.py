@@ -9,7 +9,7 @@ from pathlib import Path
 from sqlalchemy.dialects.postgresql import insert
 
 from bridge.model.handoff import Handoff
-from bridge.model.ledger import Change, Event, FenceAck, LedgerState, PutSighting, Request
+from bridge.model.ledger import Change, Event, FenceAck, LeadersSight, LedgerState, PutSighting, Request
 from bridge.model.ownership import Node, Side
 from bridge.model.pause import EVERYTHING, Pause, Scope
 from bridge.model.policy import Policy
@@ -40,9 +40,9 @@ class PostgresLedger:
         with writing(self._engine) as connection:
             return leadership.campaign(connection, holder, ttl_s, above)
 
-    def renew(self, holder: str, epoch: int, ttl_s: float) -> bool:
+    def renew(self, holder: str, epoch: int, ttl_s: float, unread: Mapping[Side, str]) -> bool:
         with writing(self._engine) as connection:
-            return leadership.renew(connection, holder, epoch, ttl_s)
+            return leadership.renew(connection, holder, epoch, ttl_s, unread)
 
     def resign(self, holder: str, epoch: int) -> None:
         with writing(self._engine) as connection:
@@ -52,6 +52,10 @@ class PostgresLedger:
     def leader(self) -> tuple[str, int] | None:
         with reading(self._engine) as connection:
             return leadership.current(connection)
+
+    def leaders_sight(self) -> LeadersSight | None:
+        with reading(self._engine) as connection:
+            return leadership.sight(connection)
 
     # --- the leader's reads and writes ---
 

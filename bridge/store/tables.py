@@ -99,6 +99,8 @@ leader = Table(
     Column("holder", Text),
     Column("epoch", BigInteger, nullable=False, server_default="0"),
     _time("expires_at", nullable=True),
+    Column("sight", JSONB),
+    _time("sight_at", nullable=True),
     CheckConstraint("epoch >= 0", name="epoch"),
     CheckConstraint("(holder IS NULL) = (expires_at IS NULL)", name="held_until"),
 )

@@ -212,16 +212,40 @@ class LedgerContract:
         assert ledger.campaign("broker-a", TTL_S) == epoch + 1
 
     def test_renewing_keeps_the_lead(self, ledger: Ledger, epoch: int) -> None:
-        assert ledger.renew("broker-a", epoch, TTL_S)
+        assert ledger.renew("broker-a", epoch, TTL_S, {})
         assert ledger.leader() == ("broker-a", epoch)
+
+    def test_whoever_asks_is_told_what_the_leader_could_not_read(
+        self, ledger: Ledger, epoch: int, expire: Expire
+    ) -> None:
+        assert ledger.leaders_sight() is None, "it has not finished a pass"
+        assert ledger.renew("broker-a", epoch, TTL_S, {Side.SLURM: "slurmrestd: time-out"})
+        told = ledger.leaders_sight()
+        assert told is not None
+        assert told.unread == {Side.SLURM: "slurmrestd: time-out"}
+        assert ledger.renew("broker-a", epoch, TTL_S, {})
+        later = ledger.leaders_sight()
+        assert later is not None
+        assert later.unread == {}
+        assert later.at >= told.at
+        assert not ledger.renew("broker-b", epoch, TTL_S, {Side.KUBERNETES: "not its to say"})
+        assert ledger.leaders_sight() == later
+
+        ledger.resign("broker-a", epoch)
+        assert ledger.leaders_sight() is None, "nobody leads"
+        ledger.campaign("broker-b", TTL_S)
+        assert ledger.leaders_sight() is None, "what the leader before said is not its word"
+        ledger.renew("broker-b", epoch + 1, TTL_S, {})
+        expire()
+        assert ledger.leaders_sight() is None, "its lead is over"
 
     @pytest.mark.parametrize(("holder", "epoch_off"), [("broker-b", 0), ("broker-a", 1), ("broker-a", -1)])
     def test_only_the_leader_renews(self, ledger: Ledger, epoch: int, holder: str, epoch_off: int) -> None:
-        assert not ledger.renew(holder, epoch + epoch_off, TTL_S)
+        assert not ledger.renew(holder, epoch + epoch_off, TTL_S, {})
 
     def test_an_expired_lead_cannot_be_renewed(self, ledger: Ledger, epoch: int, expire: Expire) -> None:
         expire()
-        assert not ledger.renew("broker-a", epoch, TTL_S)
+        assert not ledger.renew("broker-a", epoch, TTL_S, {})
         assert ledger.leader() is None
 
     def test_resigning_with_an_old_epoch_leaves_the_new_leader_alone(
@@ -948,7 +972,7 @@ class LedgerContract:
         heard = self.listening(stocked)
         before = len(heard.words)
         stocked.resume(actor="ada", at=T0)
-        stocked.renew("broker-a", 1, TTL_S)
+        stocked.renew("broker-a", 1, TTL_S, {})
         stocked.commit(1, [])
         stocked.next_generation()
         assert outcome(lambda: stocked.commit(2, [Note("k", "m", T0)])) is Fenced

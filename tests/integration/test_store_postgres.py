@@ -339,7 +339,7 @@ def test_a_database_that_is_away_is_unreadable_and_comes_back(
     with pytest.raises(CallFailed):
         ledger.commit(1, [Note("k", "m", T0)])
     with pytest.raises(CallFailed):
-        ledger.renew("broker-a", 1, TTL_S)
+        ledger.renew("broker-a", 1, TTL_S, {})
     postgres.execute(f"ALTER DATABASE {postgres_database} ALLOW_CONNECTIONS true")
     assert ledger.leader() == ("broker-a", 1)
     ledger.commit(1, [Note("k", "m", T0)])
@@ -356,7 +356,7 @@ def test_idle_connections_that_were_cut_are_not_noticed_by_callers(
 ) -> None:
     ledger.campaign("broker-a", TTL_S)
     assert terminate_all(postgres, postgres_database) >= 1
-    assert ledger.renew("broker-a", 1, TTL_S)
+    assert ledger.renew("broker-a", 1, TTL_S, {})
 
 
 def test_no_server_at_all(tmp_path: Path) -> None:

@@ -56,7 +56,7 @@ def test_a_lead_ends_on_the_ledgers_clock(clock: HandClock) -> None:
     ledger = MemoryLedger(clock)
     ledger.campaign("broker-a", 10)
     clock.now += timedelta(seconds=9.999)
-    assert ledger.renew("broker-a", 1, 10)
+    assert ledger.renew("broker-a", 1, 10, {})
     clock.now += timedelta(seconds=9.999)
     assert ledger.leader() == ("broker-a", 1)
     clock.now += timedelta(seconds=0.001)
