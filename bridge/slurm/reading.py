@@ -2,8 +2,10 @@
 
 Slurm spells the same fact differently from release to release: a number is ``7`` or ``{set, infinite, number}``, a
 state is a word with flags or a list, GPUs are ``gpu:h100:4(S:0-1)`` or ``gres/gpu=4``. Unknown fields are ignored and
-unknown flags are kept, but an answer with errors, half an answer, or a record without name or state is `Unreadable`:
-``FailClosed`` starts here. Written against data versions v0.0.40 to v0.0.45 and the plain shapes before them.
+unknown flags are kept, but an answer with errors, half an answer, or a record without what proves anything (its name,
+its state, where it runs) is `Unreadable`, in words that name record and field: ``FailClosed`` starts here. What users
+may write into a record blinds nobody, be it bytes that are no text or a time limit of eight thousand years. Written
+against data versions v0.0.40 to v0.0.45 and the plain shapes before them.
 
 A long queue is 8 kB a job of which the bridge wants a tenth. So jobs are first decoded by their known shape into
 `_Raw`, which skips the rest; an answer of any other shape is decoded whole and put into the same `_Raw`, whatever is in
@@ -68,7 +70,7 @@ def answer(body: bytes, source: str) -> Record:
     slurmrestd says 200 also when it failed, so only ``errors`` tells (an unknown node has error_number 0).
     """
     try:
-        decoded = orjson.loads(body)
+        decoded = _decoded(body)
     except orjson.JSONDecodeError as error:
         raise Unreadable(source, f"answer is not whole JSON ({len(body)} bytes: {error})") from error
     if not isinstance(decoded, dict):
@@ -78,10 +80,21 @@ def answer(body: bytes, source: str) -> Record:
     return decoded
 
 
+def _decoded(body: bytes) -> Any:
+    """slurmrestd passes on the bytes of names and comments as users wrote them: what is no UTF-8 becomes U+FFFD."""
+    try:
+        return orjson.loads(body)
+    except orjson.JSONDecodeError:
+        readable = body.decode("utf-8", "replace").encode()
+        if readable == body:
+            raise
+        return orjson.loads(readable)
+
+
 def lenient(body: bytes) -> Record:
     """Whatever object the body holds, for its words only; empty when it holds none."""
     try:
-        decoded = orjson.loads(body)
+        decoded = _decoded(body)
     except orjson.JSONDecodeError:
         return {}
     return decoded if isinstance(decoded, dict) else {}
@@ -123,7 +136,7 @@ def _each(decoded: Record, kind: str, source: str, read: Callable[[Record], _T])
             done.append(read(record))
         except (Invalid, ArithmeticError, AttributeError, KeyError, OSError, TypeError, ValueError) as error:
             who = record.get("name") or record.get("job_id") or "a record"
-            raise Unreadable(source, f"{who} in {kind} makes no sense: {error!r}") from error
+            raise Unreadable(source, f"{who!s:.60} in {kind} makes no sense: {error!r}") from error
     return done
 
 
@@ -158,13 +171,36 @@ def _count(value: object, default: int = 0) -> int:
     return default if found is None else int(found)
 
 
+_LAST_SECOND = datetime.max.replace(tzinfo=UTC).timestamp()
+
+
 def _time(value: object) -> datetime | None:
+    """None for a time that is not set, or after the year 9999, where a long enough ``--time`` ends."""
     seconds = number(value)
-    return datetime.fromtimestamp(seconds, UTC) if seconds is not None and seconds > 0 else None
+    if seconds is None or seconds <= 0:
+        return None
+    if seconds >= 2**63:
+        raise ValueError(f"{seconds!r} is no time")
+    return datetime.fromtimestamp(seconds, UTC) if seconds < _LAST_SECOND else None
 
 
 def _text(value: object) -> str:
     return value if isinstance(value, str) else ""
+
+
+def _told(record: Record, field: str) -> str | None:
+    """A text that must be one where it is told at all; None where it is not."""
+    value = record.get(field)
+    if value is not None and not isinstance(value, str):
+        raise ValueError(f"{field} is {value!r:.40}, not a text")
+    return value
+
+
+def _name(record: Record) -> str:
+    name = _told(record, "name")
+    if not name:
+        raise ValueError("it has no name")
+    return name
 
 
 def _words(value: object) -> frozenset[str]:
@@ -240,14 +276,14 @@ def nodes(decoded: Record, source: str = "Slurm nodes") -> dict[str, SlurmNode]:
 
 def _node(record: Record) -> SlurmNode:
     states = flags(record.get("state"), record.get("state_flags"))
-    if not record["name"] or not states:
-        raise ValueError("a node needs a name and a state")
+    if not states:
+        raise ValueError("a node needs a state")
     return SlurmNode(
-        name=str(record["name"]),
+        name=_name(record),
         states=states,
-        gpus=gpus(record.get("gres")),
+        gpus=gpus(_told(record, "gres")),
         gpus_used=max(gpus(record.get("gres_used")), gpus(record.get("tres_used"))),
-        reason=_text(record.get("reason")),
+        reason=_told(record, "reason") or "",
         reason_user=_text(record.get("reason_set_by_user")),
         reason_set_at=_time(record.get("reason_changed_at")),
         partitions=_words(record.get("partitions")),
@@ -266,7 +302,7 @@ def reservations(decoded: Record, prefix: str, source: str = "Slurm reservations
     """The reservations whose name starts with `prefix`, by name. What others write into theirs cannot harm us."""
 
     def read(record: Record) -> Reservation | None:
-        return _reservation(record) if str(record["name"]).startswith(prefix) else None
+        return _reservation(record) if _name(record).startswith(prefix) else None
 
     found = _each(decoded, "reservations", source, read)
     return {reservation.name: reservation for reservation in found if reservation is not None}
@@ -274,8 +310,8 @@ def reservations(decoded: Record, prefix: str, source: str = "Slurm reservations
 
 def _reservation(record: Record) -> Reservation:
     return Reservation(
-        name=str(record["name"]),
-        nodes=frozenset(_node_names(record.get("node_list"))),
+        name=_name(record),
+        nodes=frozenset(_node_names(_told(record, "node_list"))),
         flags=flags(record.get("flags")),
         users=_words(record.get("users")),
         ends_at=_time(record.get("end_time")),
@@ -316,12 +352,18 @@ def states(decoded: Record, source: str = "Slurm job states") -> list[tuple[int,
 
 
 def _states(record: Record) -> tuple[int, frozenset[str]]:
-    spelled = str(record["job_id"])
+    spelled = str(record.get("job_id"))
     states = flags(record.get("state") or record.get("job_state"))
     if not states:
         raise ValueError("a job needs a state")
-    id = int(re.split(r"[_+]", spelled, maxsplit=1)[0])
+    id = _job_id(re.split(r"[_+]", spelled, maxsplit=1)[0])
     return id, frozenset() if _is_over(states) else frozenset(f"{spelled} {state}" for state in states)
+
+
+def _job_id(value: object) -> int:
+    if isinstance(value, bool) or not isinstance(value, int | str) or not str(value).isdecimal():
+        raise ValueError(f"job_id is {value!r:.40}, not a number")
+    return int(value)
 
 
 class _Raw(msgspec.Struct, gc=False, kw_only=True):
@@ -442,18 +484,19 @@ def _state(states: frozenset[str]) -> str:
 
 _TEXTS = frozenset(
     {
-        *("state_reason", "user_name", "account", "partition", "qos", "name", "nodes", "tres_per_node", "tres_per_job"),
+        *("state_reason", "user_name", "account", "partition", "qos", "name", "tres_per_node", "tres_per_job"),
         *("tres_per_socket", "tres_per_task", "tres_req_str", "features", "resv_name", "array_task_string"),
         *("admin_comment", "comment"),
     }
 )
 _LISTS = frozenset({"shared", "exclusive"})
-_FIELDS = tuple(field for field in _Raw.__struct_fields__ if field not in ("job_id", "job_state"))
+_FIELDS = tuple(field for field in _Raw.__struct_fields__ if field not in ("job_id", "job_state", "nodes"))
 
 
 def _any_job(record: Record) -> tuple[_Raw, SlurmJob] | None:
     record = _as_slurmctld_says(record)
-    raw = _Raw(job_id=int(record["job_id"]), job_state=list(flags(record.get("job_state"))))
+    raw = _Raw(job_id=_job_id(record.get("job_id")), job_state=list(flags(record.get("job_state"))))
+    raw.nodes = _told(record, "nodes")
     for field in _FIELDS:
         value = record.get(field)
         setattr(raw, field, _text(value) if field in _TEXTS else list(_words(value)) if field in _LISTS else value)
@@ -470,6 +513,8 @@ def _job(raw: _Raw) -> SlurmJob | None:
     if not state:
         return None
     pending = state == "PENDING"
+    if raw.nodes is None and not pending:
+        raise ValueError(f"it is {state}, and yet has no nodes")
     node_count = max(1, _count(raw.node_count, 1))
     limit_min = number(raw.time_limit)
     waits_for = intern(raw.state_reason or "")
@@ -494,7 +539,7 @@ def _job(raw: _Raw) -> SlurmJob | None:
         features=intern(raw.features or ""),
         exclusive=bool(raw.shared or raw.exclusive) and _is_exclusive(raw),
         may_requeue=bool(raw.requeue and raw.batch_flag),
-        held=pending and (raw.hold is True or waits_for.startswith("JobHeld")),
+        held=pending and (raw.hold is True or waits_for.startswith("JobHeld") or number(raw.priority) == 0),
         task_count=_tasks(raw.array_task_string) if pending and raw.array_task_string else 1,
         het_job=_count(raw.het_job_id) or None,
         admin_comment=raw.admin_comment or "",
