@@ -47,6 +47,13 @@ _OVER = frozenset(
         *("OUT_OF_MEMORY", "REVOKED", "LAUNCH_FAILED", "RECONFIG_FAIL"),
     }
 )
+_MAY_STAND_BESIDE = frozenset(
+    {
+        *("REQUEUED", "REQUEUE_FED", "REQUEUE_HOLD", "SPECIAL_EXIT", "RESV_DEL_HOLD", "UPDATE_DB", "POWER_UP_NODE"),
+        "EXPEDITING",
+    }
+)
+"""Flags of a job that is over all the same. One that we do not know may mean that some of it is still there."""
 _HOLDS_NODES = frozenset({"RUNNING", "CONFIGURING", "SIGNALING", "RESIZING", "STOPPED", "STAGE_OUT"})
 
 
@@ -465,7 +472,7 @@ def _with_throttles(read: list[tuple[_Raw, SlurmJob]]) -> tuple[SlurmJob, ...]:
 
 
 def _is_over(states: frozenset[str]) -> bool:
-    return bool(states & _OVER) and not states & (_HOLDS_NODES | {"COMPLETING", "PENDING", "SUSPENDED"})
+    return bool(states & _OVER) and states <= _OVER | _MAY_STAND_BESIDE
 
 
 @lru_cache(maxsize=4096)

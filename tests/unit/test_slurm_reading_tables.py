@@ -8,10 +8,10 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from bridge.lifecycle.facts import slurm_facts
+from bridge.lifecycle.facts import jobs_by_node, slurm_facts
 from bridge.model.errors import Unreadable
 from bridge.model.ownership import Node
 from bridge.model.slurm import SlurmJob, SlurmObservation
@@ -416,12 +416,20 @@ def test_unknown_flags_are_kept_and_never_make_a_node_free(flags: list[str]) -> 
 
 
 @UNTIMED
-@given(FLAGS)
-def test_an_unknown_state_of_a_job_holds_its_nodes(flags: list[str]) -> None:
-    state = one({**FULL_JOB, "job_state": ["X_OF_2031", *flags]}).state
-    found = SlurmObservation(NOW, reading.nodes({"nodes": [node()]}), (one({**FULL_JOB, "job_state": ["X_OF_2031"]}),))
-    assert state
-    assert not slurm_facts(MINE, None, found, found.jobs, settle_s=5).idle
+@given(FLAGS, st.sampled_from(["X_OF_2031", "RUNNING", "SUSPENDED", "COMPLETING"]))
+@example(["COMPLETED"], "X_OF_2031")
+@example(["TIMEOUT", "REQUEUED"], "COMPLETING")
+def test_whatever_else_is_said_an_unknown_or_busy_state_of_a_job_holds_its_nodes(flags: list[str], state: str) -> None:
+    found = one({**FULL_JOB, "job_state": [state, *flags]})
+    seen = SlurmObservation(NOW, reading.nodes({"nodes": [node()]}), (found,))
+    held = slurm_facts(MINE, None, seen, jobs_by_node(seen).get("gpu-1", []), settle_s=5)
+    assert not held.idle or (state, "PENDING") == ("X_OF_2031", found.state)
+
+
+@pytest.mark.parametrize("state", ["COMPLETED", "CANCELLED", "FAILED", "TIMEOUT", "PREEMPTED", "DEADLINE", "REVOKED"])
+@pytest.mark.parametrize("beside", [[], ["REQUEUED"], ["SPECIAL_EXIT"], ["LAUNCH_FAILED"], ["UPDATE_DB"]])
+def test_a_job_that_is_over_is_not_shown(state: str, beside: list[str]) -> None:
+    assert reading.jobs({"jobs": [{**FULL_JOB, "job_state": [state, *beside]}]}) == ()
 
 
 @pytest.mark.parametrize(
