@@ -55,7 +55,7 @@ class SlurmPort(Protocol):
         ...
 
     def signal(self, job: int, nodes: Collection[str], signal: str) -> None:
-        """Send one of `SIGNALS` to the batch script and all steps of a job that runs on one of `nodes`.
+        """Send a signal (see `is_signal`) to a job that runs on one of `nodes`.
 
         A job that does not, one that is gone above all, is left alone and no failure. A het job goes by its leader's
         id, and is meant when any component runs there.
@@ -69,6 +69,14 @@ class SlurmPort(Protocol):
         the call fails. Where the job runs is read right before, as Slurm has no compare-and-set: in the moment between
         that reading and Slurm's answer (at most a call's time-out) it may end, or start elsewhere, and is then requeued
         all the same.
+        """
+        ...
+
+    def hasten(self, job: int) -> None:
+        """Lift the wait of about 120 s that Slurm puts on a job after a requeue; het jobs by their leader's id.
+
+        For a job that was read as PENDING: while it is COMPLETING Slurm would take this and forget it. One that does
+        not wait any more is left alone and no failure.
         """
         ...
 

@@ -247,8 +247,12 @@ class VictimView(View):
     side: Side
     job: int | None = Field(description="The Slurm job that is requeued; none: a pod, which is evicted", examples=[12])
     loss_gpu_s: float = Field(description="GPU-seconds lost: since its last checkpoint, and to start again")
-    signal: str = Field(description="Sent to a Slurm job before its grace begins; empty: none")
+    signal: str = Field(
+        description="Sent to a Slurm job when its grace begins; B: to its batch script alone, S: to its steps alone; "
+        "empty: none"
+    )
     grace_s: float
+    forced: bool = Field(description="Whether a Slurm job that still runs after its grace is requeued, or waited for")
 
     @classmethod
     def of(cls, victim: Victim) -> VictimView:
@@ -259,6 +263,7 @@ class VictimView(View):
             loss_gpu_s=victim.loss_gpu_s,
             signal=victim.signal,
             grace_s=victim.grace_s,
+            forced=victim.forced,
         )
 
 

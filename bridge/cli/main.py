@@ -10,6 +10,7 @@ import httpx
 import typer
 
 from bridge.cli import orders, processes, reading
+from bridge.cli.checkpoint import checkpoint
 from bridge.cli.client import Target
 from bridge.cli.drift import drift
 from bridge.cli.explain import explain
@@ -62,7 +63,8 @@ _RUN: tuple[Callable[..., None], ...] = (
     processes.migrate,
     processes.demo,
 )
-for _panel, _commands in {"Look": _LOOK, "Order": _ORDER, "Run": _RUN}.items():
+_IN_A_JOB: tuple[Callable[..., None], ...] = (checkpoint,)
+for _panel, _commands in {"Look": _LOOK, "Order": _ORDER, "In a job": _IN_A_JOB, "Run": _RUN}.items():
     for _command in _commands:
         app.command(rich_help_panel=_panel)(_command)
 app.add_typer(policy, name="policy", rich_help_panel="Order")

@@ -75,10 +75,17 @@ class Requeue:
     job: int
 
 
+@dataclass(frozen=True, slots=True)
+class Hasten:
+    """Let a job that was requeued start as soon as there is room."""
+
+    job: int
+
+
 _NEEDS_PROOF = frozenset({Step.ADMIT, Step.ADOPT, Step.EMPTY})
 """Steps in which the node controller is asked for a proof that its side is empty."""
 
-Act = Drain | Hold | Resume | Release | Want | Inspect | Signal | Requeue
+Act = Drain | Hold | Resume | Release | Want | Inspect | Signal | Requeue | Hasten
 
 
 def closes(act: Act) -> bool:

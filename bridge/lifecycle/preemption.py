@@ -7,13 +7,19 @@
     Only a job that the handoff names, that is seen RUNNING on the node and may be requeued is touched. One that may
     not, or not any more, is waited for like any other work.
 
+A job that the policy does not force (``after_grace: wait``) is signalled and then waited for. One that ends in its
+grace, of the signal too, is over: Slurm would revive it, so it is not requeued, here nor in the drivers.
+
+A job that was requeued may start again as soon as it is no longer COMPLETING: Slurm would hold it for 120 s, and loses
+a StartTime that is set before.
+
 `signalled_at` is committed before the first signal; the grace counts from it. A signal is sent at least once: a new
 leader cannot know whether the old one's arrived, so it begins the grace anew and sends it again.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 
@@ -21,7 +27,7 @@ from bridge.lifecycle.facts import SideFacts, job_blocker
 from bridge.model.demand import Victim
 from bridge.model.handoff import Handoff, Step
 from bridge.model.ownership import Side
-from bridge.model.slurm import SlurmJob
+from bridge.model.slurm import REQUEUE_HOLD, SlurmJob
 
 _CLOSED_BEFORE = frozenset({Step.EMPTY, Step.CLEAN})
 """Steps of a handoff whose source was read as closed and that has not been opened yet."""
@@ -61,8 +67,29 @@ def signalled_again(handoff: Handoff, *, now: datetime, skew: timedelta, new_lea
 
 
 def grace_ends_at(handoff: Handoff, victim: Victim) -> datetime | None:
-    """From when on a victim is requeued; None before it was signalled."""
-    return None if handoff.signalled_at is None else handoff.signalled_at + timedelta(seconds=victim.grace_s)
+    """From when on a victim is requeued; None before it was signalled, and for one that is not forced."""
+    if handoff.signalled_at is None or not victim.forced:
+        return None
+    return handoff.signalled_at + timedelta(seconds=victim.grace_s)
+
+
+def held_back(
+    handoffs: Iterable[Handoff], requeued: Collection[int], jobs: Iterable[SlurmJob], now: datetime
+) -> tuple[int, ...]:
+    """Jobs that Slurm holds back after a requeue of ours, by the id that names the whole job.
+
+    Ours are the victims of handoffs that still run, and those of the ids in `requeued`.
+    """
+    ours = {victim.job for each in handoffs if each.signalled_at is not None for victim in each.victims} | set(requeued)
+    held = (job for job in jobs if job.restarts and (job.het_job or job.id) in ours and _is_held_back(job, now))
+    return tuple(sorted({job.het_job or job.id for job in held}))
+
+
+def _is_held_back(job: SlurmJob, now: datetime) -> bool:
+    if job.state != "PENDING" or job.held or job.begins_at is None:
+        return False
+    waits = job.waits_for == "BeginTime" or job.begins_at > now
+    return waits and job.begins_at - now <= REQUEUE_HOLD
 
 
 def waits_for(handoff: Handoff, source: SideFacts) -> tuple[str, ...]:
@@ -78,6 +105,8 @@ def _fate(handoff: Handoff, job: SlurmJob) -> str:
     who = f"job {job.id} of {job.user}"
     if not job.may_requeue:
         return f"{who} may not be requeued: it is waited for"
+    if handoff.signalled_at is not None and not victim.forced:
+        return f"{who}: signalled {victim.signal}, and waited for, as the policy requeues nobody after a grace"
     ends_at = grace_ends_at(handoff, victim)
     if ends_at is None:
         return f"{who} is asked to go once only such jobs keep the nodes that are wanted"

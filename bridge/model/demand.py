@@ -63,14 +63,20 @@ class Work:
     protected: str = ""
     job: int | None = None
     idle_worker: bool = False
+    signal: str = ""
+    """The one that it wants its end told by (see `bridge.model.slurm.is_signal`), or empty."""
+    grace_s: float | None = None
+    """How long it wants from the signal to the end."""
+    saves: str = ""
+    """What its loss rests on, in words for people, or empty."""
 
 
 @dataclass(frozen=True, slots=True)
 class Victim:
     """Work that a handoff may end to empty its node: what it costs, and how it is asked to go.
 
-    A Slurm job gets `signal` (empty: none) when its node is closed and is requeued `grace_s` later if it still runs; a
-    pod (`job` None) is evicted through its disruption budget.
+    A Slurm job gets `signal` (empty: none) when its node is closed and is requeued `grace_s` later if it still runs, or
+    waited for where not `forced`; a pod (`job` None) is evicted through its disruption budget.
     """
 
     key: str
@@ -79,3 +85,4 @@ class Victim:
     loss_gpu_s: float
     signal: str = ""
     grace_s: float = 0.0
+    forced: bool = True

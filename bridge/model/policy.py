@@ -200,6 +200,10 @@ class Preemption(_Document):
         description="Sent to a job when its grace begins, for jobs that catch it: others die of it; empty: none",
     )
     grace_s: _Seconds = 120
+    max_grace_s: _Seconds = Field(default=600, description="The most that a job gets which asks for a grace of its own")
+    after_grace: Literal["requeue", "wait"] = Field(
+        default="requeue", description="What becomes of a job that still runs then: requeued by Slurm, or waited for"
+    )
     min_runtime_s: _Seconds = Field(default=600, description="Work that began later is no victim")
     checkpoint_interval_s: _SomeSeconds | None = Field(
         default=None, description="How often jobs that do not say so save their state; none: never, all would be lost"

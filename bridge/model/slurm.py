@@ -3,12 +3,25 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 
 SIGNALS = frozenset({"ALRM", "CONT", "HUP", "INT", "QUIT", "TERM", "URG", "USR1", "USR2"})
 """What a job may be sent. No other name ever leaves the bridge: slurmrestd answers one that it does not know with an
 error, and cancels the job all the same (seen on 24.11)."""
 
+
+WHOLE, BATCH_SCRIPT, STEPS = "", "B:", "S:"
+"""Whom a signal is for, written before its name: the batch script and all steps, the script alone (sbatch's own
+spelling), or the steps alone (what sbatch means without ``B:``)."""
+
+
+def is_signal(spelled: str) -> bool:
+    """Whether `spelled` is one of `SIGNALS`, or one with ``B:`` or ``S:`` before it."""
+    return spelled.removeprefix(BATCH_SCRIPT) in SIGNALS or spelled.removeprefix(STEPS) in SIGNALS
+
+
+REQUEUE_HOLD = timedelta(seconds=150)
+"""Slurm lets a requeued job wait for about 120 s before it may start again."""
 
 GPU_TYPE = "gpu:"
 """Begins the feature that tells a node's GPU type, as in ``gpu:h100``."""

@@ -7,9 +7,7 @@ in one pass, only the first of each shape become demands, and the rest are a num
 from __future__ import annotations
 
 import heapq
-import json
 import math
-import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
@@ -20,16 +18,14 @@ from operator import attrgetter, itemgetter
 from bridge.model.demand import Demand, Work
 from bridge.model.ownership import Side
 from bridge.model.policy import Policy, PoolPolicy, Preemption
-from bridge.model.slurm import GPU_TYPE, SlurmJob, SlurmObservation
+from bridge.model.slurm import GPU_TYPE, REQUEUE_HOLD, SlurmJob, SlurmObservation
 from bridge.planning.constraints import alternatives
-from bridge.planning.losses import loss_gpu_s, too_young
+from bridge.planning.losses import loss_gpu_s, too_young, unsaved_s
 from bridge.planning.snapshot import in_line
+from bridge.planning.wishes import Wishes, wishes
 
 NODES_WOULD_HELP = frozenset({"", "None", "Resources", "Priority", "ReqNodeNotAvail", "NodeDown", "Reservation"})
 """Slurm's pending reasons that more nodes can cure. A dependency, a hold or a limit is not cured by nodes."""
-
-REQUEUE_HOLD = timedelta(seconds=150)
-"""Slurm lets a requeued job wait for about 120 s. It is demand all the while, or its nodes are lent from under it."""
 
 REACH = 4
 """Demands are listed until they ask for this many times the pool's nodes: the first may be refused, or left alone."""
@@ -121,6 +117,7 @@ def _why_not_yet(job: SlurmJob, now: datetime) -> str:
 
 
 def _was_requeued(job: SlurmJob, now: datetime) -> bool:
+    """It is demand all through Slurm's hold, or its nodes are lent from under it."""
     return job.restarts > 0 and job.begins_at is not None and job.begins_at - now <= REQUEUE_HOLD
 
 
@@ -317,9 +314,9 @@ def slurm_works(
 ) -> tuple[Work, ...]:
     """What runs on the shared nodes, het components together. `names`: Slurm's node name -> the bridge's.
 
-    What ending one loses is `losses.loss_gpu_s`. The interval is the job's own word (see `checkpoint_interval_s`),
-    else the policy's. A job on whole nodes counts all their GPUs, and a job that asks for none as one a node, or else
-    it would cost nothing to end.
+    What ending one loses is `losses.loss_gpu_s`, by the job's own report of its last checkpoint, else by its interval
+    (see `bridge.planning.wishes`), else by the policy's. A job on whole nodes counts all their GPUs, and a job that
+    asks for none as one a node, or else it would cost nothing to end.
     """
     together: dict[int, list[SlurmJob]] = {}
     for job in seen.jobs:
@@ -331,42 +328,6 @@ def slurm_works(
         for _, parts in sorted(together.items())
         if any(node in names for job in parts for node in job.nodes)
     )
-
-
-def checkpoint_interval_s(job: SlurmJob) -> float | None:
-    """How often the job says that it saves its state, or None when it does not say.
-
-    ``{"checkpoint_s": 600}`` in its admin comment (also under ``"bridge"``), or ``bridge: checkpoint=600`` in the
-    comment that its user wrote. The admin's word comes first.
-    """
-    for seconds in (_of_admin(job.admin_comment), _of_user(job.comment)):
-        if seconds is not None and math.isfinite(seconds) and seconds > 0:
-            return seconds
-    return None
-
-
-@lru_cache(maxsize=4096)
-def _of_admin(comment: str) -> float | None:
-    if "checkpoint_s" not in comment:
-        return None
-    try:
-        said = json.loads(comment)
-    except (ValueError, RecursionError):
-        return None
-    for place in (said, said.get("bridge") if isinstance(said, dict) else None):
-        seconds = place.get("checkpoint_s") if isinstance(place, dict) else None
-        if isinstance(seconds, int | float) and not isinstance(seconds, bool):
-            return float(min(seconds, 10**9))
-    return None
-
-
-_USERS_WORD = re.compile(r"\bbridge:(?:\s*\w+=\S+)*?\s*checkpoint=(\d{1,9}(?:\.\d{1,3})?)(?=\s|$)")
-
-
-@lru_cache(maxsize=4096)
-def _of_user(comment: str) -> float | None:
-    found = _USERS_WORD.search(comment)
-    return float(found[1]) if found else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -381,6 +342,7 @@ class _Works:
     def of(self, parts: list[SlurmJob]) -> Work:
         """One job; of a het job all components, which run and end together."""
         leader = parts[0]
+        wish = wishes(leader)
         runs_for_s = max(self._runs_for_s(job) for job in parts)
         ends = [self._ends_in_s(job) for job in parts]
         return Work(
@@ -393,9 +355,12 @@ class _Works:
             rank=self.policy.priorities.qos.get(leader.qos, 0),
             runs_for_s=runs_for_s,
             ends_in_s=None if None in ends else max(end for end in ends if end is not None),
-            loss_gpu_s=sum(self._loss_gpu_s(job) for job in parts),
+            loss_gpu_s=sum(self._loss_gpu_s(job, wish) for job in parts),
             protected=next((why for job in parts if (why := self._protected(job))), ""),
             job=leader.het_job or leader.id,
+            signal=wish.signal,
+            grace_s=wish.grace_s,
+            saves=self._saves(leader, wish),
         )
 
     def _runs_for_s(self, job: SlurmJob) -> float:
@@ -417,10 +382,27 @@ class _Works:
             return asked
         return max(asked, sum(node.gpus for name in job.nodes if (node := self.seen.nodes.get(name))))
 
-    def _loss_gpu_s(self, job: SlurmJob) -> float:
-        interval_s = checkpoint_interval_s(job) or self.preemption.checkpoint_interval_s
+    def _loss_gpu_s(self, job: SlurmJob, wish: Wishes) -> float:
         gpus = self._gpus(job) or len(job.nodes)
-        return loss_gpu_s(gpus, self._runs_for_s(job), interval_s, self.preemption.restart_s)
+        since_s = unsaved_s(self._runs_for_s(job), self._saved_s_ago(wish), self._interval_s(wish))
+        return loss_gpu_s(gpus, since_s, self.preemption.restart_s)
+
+    def _interval_s(self, wish: Wishes) -> float | None:
+        return wish.checkpoint_s or self.preemption.checkpoint_interval_s
+
+    def _saved_s_ago(self, wish: Wishes) -> float | None:
+        return None if wish.saved_at is None else (self.now - wish.saved_at).total_seconds()
+
+    def _saves(self, job: SlurmJob, wish: Wishes) -> str:
+        """What its loss rests on, in words for people."""
+        ago_s, runs_for_s = self._saved_s_ago(wish), self._runs_for_s(job)
+        if ago_s is not None and ago_s <= runs_for_s:
+            return f"it reported a checkpoint {max(0.0, ago_s):.0f} s ago"
+        if wish.checkpoint_s:
+            return f"it says that it saves every {wish.checkpoint_s:g} s"
+        if self.preemption.checkpoint_interval_s:
+            return f"the policy takes it to save every {self.preemption.checkpoint_interval_s:g} s"
+        return "it says nothing of checkpoints"
 
     def _protected(self, job: SlurmJob) -> str:
         never = self.preemption.never

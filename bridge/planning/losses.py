@@ -1,7 +1,7 @@
 """What ending work loses, and when it is too young to be ended: the same for both worlds.
 
-Loss = GPUs x (seconds since the last checkpoint + seconds to restart), with the last checkpoint at
-start + floor(run / interval) x interval, or at the start without an interval.
+Loss = GPUs x (seconds since the last checkpoint + seconds to restart). The last checkpoint is the one that the work
+reported in this run, else it was at start + floor(run / interval) x interval, or at the start without an interval.
 """
 
 from __future__ import annotations
@@ -9,9 +9,19 @@ from __future__ import annotations
 from bridge.model.policy import Preemption
 
 
-def loss_gpu_s(gpus: int, runs_for_s: float, interval_s: float | None, restart_s: float) -> float:
-    """GPU-seconds lost by ending now what has run for `runs_for_s` and saves its state every `interval_s`."""
-    unsaved_s = runs_for_s % interval_s if interval_s else runs_for_s
+def unsaved_s(runs_for_s: float, saved_s_ago: float | None, interval_s: float | None) -> float:
+    """Seconds since the last checkpoint of what has run for `runs_for_s`.
+
+    `saved_s_ago` is a report, None without one. One from before the start is of an earlier run, and tells nothing of
+    this; one from the future, of a clock that is ahead, is one from now.
+    """
+    if saved_s_ago is not None and saved_s_ago <= runs_for_s:
+        return max(0.0, saved_s_ago)
+    return runs_for_s % interval_s if interval_s else runs_for_s
+
+
+def loss_gpu_s(gpus: int, unsaved_s: float, restart_s: float) -> float:
+    """GPU-seconds lost by ending now what has not saved its state for `unsaved_s`."""
     return gpus * (unsaved_s + restart_s)
 
 

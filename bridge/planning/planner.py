@@ -576,9 +576,12 @@ class _Pool:
         asked = self.pool.preemption
         if work.job is None:
             return Victim(work.key, work.side, None, work.loss_gpu_s)
+        signal = work.signal or asked.signal
+        wanted_s = asked.grace_s if work.grace_s is None else min(work.grace_s, asked.max_grace_s)
         # A grace is time to act on the signal; without one there is nothing to wait for.
-        grace_s = asked.grace_s if asked.signal else 0.0
-        return Victim(work.key, work.side, work.job, work.loss_gpu_s, asked.signal, grace_s)
+        grace_s = wanted_s if signal else 0.0
+        forced = not signal or asked.after_grace == "requeue"
+        return Victim(work.key, work.side, work.job, work.loss_gpu_s, signal, grace_s, forced)
 
     def _why(self, subject: str, reason: str) -> None:
         self.whys.append(Why(subject, reason))

@@ -16,7 +16,7 @@ from bridge.model.kube import KubeNode, KubeObservation, PendingPod, RunningPod,
 from bridge.model.ownership import Side
 from bridge.model.policy import Policy, PoolPolicy, Preemption
 from bridge.planning.demand import REACH, Queue
-from bridge.planning.losses import loss_gpu_s, too_young
+from bridge.planning.losses import loss_gpu_s, too_young, unsaved_s
 
 MOST_NAMED = 16
 """Up to so many helpful nodes are named one by one in a demand that no label tells apart."""
@@ -445,7 +445,8 @@ class _Works:
         if pod.owner not in RUNS_TO_AN_END:
             return max(1, pod.gpus) * pod.warm_up_s
         asked = self._preemption
-        return loss_gpu_s(max(1, pod.gpus), self._runs_for_s(pod), asked.checkpoint_interval_s, asked.restart_s)
+        since_s = unsaved_s(self._runs_for_s(pod), None, asked.checkpoint_interval_s)
+        return loss_gpu_s(max(1, pod.gpus), since_s, asked.restart_s)
 
     def _protected(self, pod: RunningPod) -> str:
         never = self._preemption.never

@@ -7,8 +7,19 @@ from datetime import datetime, timedelta
 
 from bridge.model.demand import Victim, Work
 from bridge.model.handoff import Step
-from bridge.model.ledger import Backoff, Change, DropBackoff, Note, Preempted, PutBackoff, PutPreempted
+from bridge.model.ledger import (
+    Backoff,
+    Change,
+    DropBackoff,
+    LedgerState,
+    Note,
+    Preempted,
+    PutBackoff,
+    PutPreempted,
+)
 from bridge.model.ownership import Side
+from bridge.model.slurm import SlurmObservation
+from bridge.planning.demand import slurm_works
 from bridge.planning.snapshot import Move
 
 MOST_DOUBLINGS = 8
@@ -62,6 +73,24 @@ def chosen_victims(
                 "for": for_whom,
             },
         )
+
+
+def loss_notes(state: LedgerState, seen: SlurmObservation, requeued: Collection[int], now: datetime) -> list[Note]:
+    """One for each job of `requeued` that `seen` shows running: what it had not saved when it was put back."""
+    found: dict[int, Note] = {}
+    names = {each.node.slurm_name: each.node.name for each in state.nodes.values()}
+    for handoff in state.handoffs.values():
+        record = state.nodes.get(handoff.node)
+        pool = state.policy.pool(record.node.pool) if record else None
+        ours = {victim.job for victim in handoff.victims if victim.job in requeued and victim.job not in found}
+        if pool is None or not ours:
+            continue
+        for work in slurm_works(state.policy, pool.preemption, seen, names, now):
+            if work.job is not None and work.job in ours:
+                message = f"{work.key} was requeued and lost {work.loss_gpu_s:.0f} GPU-seconds: {work.saves}"
+                data = {"job": work.job, "lost_gpu_s": work.loss_gpu_s, "nodes": list(work.nodes)}
+                found[work.job] = Note("requeue", message, now, lease=handoff.lease, data=data)
+    return list(found.values())
 
 
 def backoff_change(

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from functools import partial
 
-from bridge.lifecycle.acts import Act, Drain, Hold, Inspect, Release, Requeue, Resume, Signal, Want
+from bridge.lifecycle.acts import Act, Drain, Hasten, Hold, Inspect, Release, Requeue, Resume, Signal, Want
 from bridge.model.errors import CallFailed
 from bridge.model.kube import LoanSpec
 from bridge.model.ownership import Mark, Node, Owner
@@ -24,7 +24,7 @@ class Outcome:
     `in_doubt`: nodes (by name) that a failed call opens to Slurm if it arrives after all. Slurm has no fencing token
     that would refuse it, so they must not be opened to anybody else while it can still arrive. `signalled`: jobs that
     got their signal, each with the beginning of its grace. `jobs_in_doubt`: what a failed call tells them may still
-    arrive.
+    arrive. `requeued`: jobs that were put back into the queue.
     """
 
     calls: int = 0
@@ -32,6 +32,7 @@ class Outcome:
     in_doubt: set[str] = field(default_factory=set)
     signalled: set[tuple[int, datetime]] = field(default_factory=set)
     jobs_in_doubt: set[int] = field(default_factory=set)
+    requeued: set[int] = field(default_factory=set)
 
 
 @dataclass(frozen=True)
@@ -39,7 +40,7 @@ class _Call:
     what: str
     make: Callable[[], None]
     opens_slurm: tuple[str, ...] = ()
-    tells: tuple[Signal | Requeue, ...] = ()
+    tells: tuple[Signal | Requeue | Hasten, ...] = ()
 
 
 def carry_out(
@@ -65,6 +66,7 @@ def carry_out(
             outcome.jobs_in_doubt.update(act.job for act in call.tells)
         else:
             outcome.signalled.update((act.job, act.since) for act in call.tells if isinstance(act, Signal))
+            outcome.requeued.update(act.job for act in call.tells if isinstance(act, Requeue))
     return outcome
 
 
@@ -80,6 +82,9 @@ def _calls(
         if isinstance(act, Inspect):
             yield _Call(f"inspect {act.node.name}", partial(kubernetes.inspect, act.node.kube_name, act.nonce))
     yield from _endings([act for act in acts if isinstance(act, (Signal, Requeue))], slurm)
+    for act in acts:
+        if isinstance(act, Hasten):
+            yield _Call(f"hasten job {act.job}", partial(slurm.hasten, act.job), tells=(act,))
     resumed = [act.node for act in acts if isinstance(act, Resume)]
     if resumed:
         yield _Call(f"resume {_list(resumed)}", partial(slurm.resume, _slurm_names(resumed)), _names(resumed))

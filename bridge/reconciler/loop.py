@@ -14,13 +14,14 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 
 import structlog
 
-from bridge.lifecycle.acts import Act, Standing, acts, closes
+from bridge.lifecycle.acts import Act, Hasten, Standing, acts, closes
+from bridge.lifecycle.preemption import held_back
 from bridge.lifecycle.progress import Sight
 from bridge.model.errors import BridgeError, CallFailed, Conflict, Fenced, Unreadable
 from bridge.model.ledger import Change, LedgerState, Note, PutHandoff, PutSighting
@@ -35,6 +36,7 @@ from bridge.ports import Clock, KubePort, Ledger, SlurmPort
 from bridge.reconciler import metrics, onlooker
 from bridge.reconciler.ahead import ahead
 from bridge.reconciler.bell import Bell
+from bridge.reconciler.bookkeeping import loss_notes
 from bridge.reconciler.carry_out import carry_out
 from bridge.reconciler.decide import Bounds, Decider, Fresh
 from bridge.reconciler.drifting import Told, drift_notes, still_told
@@ -262,6 +264,8 @@ class Reconciler:
         if not may_move:
             found = [act for act in found if closes(act)]
         graces = {handoff.signalled_at for handoff in state.handoffs.values()}
+        if may_move:
+            found += self._hastened(leading, state, world)
         found = leading.endings.still_due(found, graces, self._clock.monotonic_s())
         self._acted_anew, self._acted = bool(set(found) - self._acted), frozenset(found)
         outcome = carry_out(
@@ -271,9 +275,11 @@ class Reconciler:
             reservation_of=lambda node: _reservation(state, node),
             still_leader=lambda: self._clock.monotonic_s() < leading.valid_until_s - self._timing.call_timeout_s,
         )
-        doubt_until_s = self._clock.monotonic_s() + self._timing.call_timeout_s
+        now_s = self._clock.monotonic_s()
+        doubt_until_s = now_s + self._timing.call_timeout_s
         self._in_doubt.update(dict.fromkeys(outcome.in_doubt, doubt_until_s))
-        leading.endings.note(outcome, doubt_until_s=doubt_until_s)
+        leading.endings.note(outcome, now_s=now_s, doubt_until_s=doubt_until_s)
+        self._tell_losses(leading, state, world, outcome.requeued)
         metrics.CALLS.inc(outcome.calls)
         metrics.CALL_FAILURES.inc(len(outcome.failures))
         for failure in outcome.failures:
@@ -292,6 +298,22 @@ class Reconciler:
             gang = gangs.get(standing.lease.id, [])
             found += acts(standing, gang, now=now, fence_shows_lease=self._fence_shows(state, standing))
         return found
+
+    def _hastened(self, leading: _Leading, state: LedgerState, world: World) -> list[Act]:
+        if isinstance(world.slurm, Unreadable):
+            return []
+        ours = leading.endings.requeued(self._clock.monotonic_s())
+        return [Hasten(job) for job in held_back(state.handoffs.values(), ours, world.slurm.jobs, self._clock.now())]
+
+    def _tell_losses(self, leading: _Leading, state: LedgerState, world: World, requeued: Collection[int]) -> None:
+        """Write down what ending these jobs has lost, measured at their end: when they were chosen it was a guess."""
+        if not requeued or isinstance(world.slurm, Unreadable):
+            return
+        notes = loss_notes(state, world.slurm, requeued, self._clock.now())
+        metrics.REQUEUES.inc(len(requeued))
+        metrics.LOST_GPU_SECONDS.inc(sum(note.data["lost_gpu_s"] for note in notes))
+        if notes:
+            self._ledger.commit(leading.epoch, notes)
 
     def _fence_shows(self, state: LedgerState, standing: Standing) -> bool:
         """The controller host's fence file is up to this lease, or its agent is silent and the file goes stale."""

@@ -8,6 +8,12 @@ TICKS = Counter("bridge_ticks_total", "Passes of the reconciler, by how they end
 TICK_SECONDS = Histogram("bridge_tick_seconds", "Duration of one pass: observe, commit, act")
 CALLS = Counter("bridge_outside_calls_total", "Calls to Slurm and Kubernetes that change something")
 CALL_FAILURES = Counter("bridge_outside_call_failures_total", "Outside calls that failed or whose outcome is unknown")
+REQUEUES = Counter("bridge_requeues_total", "Slurm jobs that were put back into the queue after their grace")
+LOST_GPU_SECONDS = Counter(
+    "bridge_lost_gpu_seconds_total",
+    "GPU-seconds lost by requeued jobs: since their last checkpoint, by their own report where there is one, and to "
+    "start again",
+)
 UNKNOWN = Gauge("bridge_side_unknown", "1 while a side could not be read", ["side"])
 DRIFT = Gauge(
     "bridge_drift", "Findings in which the world and the ledger disagree, of the leader's last pass", ["kind"]

@@ -238,6 +238,10 @@ class _AuditedSlurm(_Passing):
         self._reader.must(self._reader.slurm is not None, "FailClosed", f"requeue of job {job}, Slurm was not read")
         self._port.requeue(job, nodes)
 
+    def hasten(self, job: int) -> None:
+        self._reader.must(self._reader.slurm is not None, "FailClosed", f"hasten of job {job}, Slurm was not read")
+        self._port.hasten(job)
+
     def _opens(self, call: str, nodes: Collection[str]) -> None:
         names = ", ".join(nodes)
         wrong = [name for name, owner in self._reader.owned(nodes).items() if owner is not Owner.SLURM]

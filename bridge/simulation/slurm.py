@@ -12,7 +12,7 @@ from functools import partial
 
 from bridge.model.errors import CallFailed, Unreadable
 from bridge.model.ownership import Mark, Node
-from bridge.model.slurm import SIGNALS, SlurmObservation
+from bridge.model.slurm import SlurmObservation, is_signal
 from bridge.simulation.clock import Latency, SimulatedClock
 from bridge.simulation.faults import Faults
 from bridge.simulation.machines import Machines
@@ -77,13 +77,16 @@ class SimulatedSlurm(Slurmctld):
         self._write_whole("release", reservation, nodes, self._unreserve)
 
     def signal(self, job: int, nodes: Collection[str], signal: str) -> None:
-        if signal not in SIGNALS:
+        if not is_signal(signal):
             raise CallFailed(f"no signal for a job: {signal}")
         self._tell("signal", job, nodes, lambda found: self._signal(found, signal))
 
     def requeue(self, job: int, nodes: Collection[str]) -> None:
-        """With StartTime=now, which takes away the wait after a requeue."""
-        self._tell("requeue", job, nodes, lambda found: self._requeue(found, hold_s=0))
+        self._tell("requeue", job, nodes, self._requeue)
+
+    def hasten(self, job: int) -> None:
+        found = self._jobs.get(job)
+        self._faults.write("slurm.hasten", [partial(self._reach, partial(self._hasten, found))] if found else [])
 
     def renew_reservations(self) -> tuple[str, ...]:
         """Simulated reservations do not end."""

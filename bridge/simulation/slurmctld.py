@@ -62,6 +62,7 @@ class JobRequest:
     exits_in_s: float = 5
     tasks: int = 1
     tasks_at_once: int = 0
+    comment: str = ""
 
 
 @dataclass(slots=True)
@@ -195,7 +196,12 @@ class Slurmctld:
 
     def user_requeue(self, job: int) -> None:
         """`CallFailed` for a job that was submitted with ``--no-requeue``. A requeued job waits before it may start."""
-        self._requeue(self._jobs[job], hold_s=self._timings.requeue_hold_s)
+        self._requeue(self._jobs[job])
+
+    def user_comments(self, job: int, comment: str) -> None:
+        """scontrol update Comment=…, also from within the job."""
+        found = self._jobs[job]
+        found.request = replace(found.request, comment=comment)
 
     def may_not_requeue(self, job: int) -> None:
         """scontrol update Requeue=0: the user changes their mind."""
@@ -385,6 +391,7 @@ class Slurmctld:
             task_count=self._startable(job) if job.state == "PENDING" else 1,
             array=job.array,
             het_job=job.het,
+            comment=request.comment,
         )
 
     def _startable(self, job: Job) -> int:
@@ -577,12 +584,13 @@ class Slurmctld:
     def _refuse(self, job: Job) -> None:
         """PrologSlurmctld says no: back to the queue without a hold, or cancelled where requeue is forbidden."""
         if job.request.may_requeue:
-            self._put_back(job, self._timings.requeue_hold_s)
+            self._put_back(job)
         else:
             self._close(job, "CANCELLED")
         self._schedule_soon()
 
-    def _put_back(self, job: Job, hold_s: float) -> None:
+    def _put_back(self, job: Job) -> None:
+        hold_s = self._timings.requeue_hold_s
         job.state = "PENDING"
         job.restarts += 1
         job.begins_at = self._clock.now() + timedelta(seconds=hold_s)
@@ -596,15 +604,21 @@ class Slurmctld:
             _cancel(job.ends)
             job.ends = self._clock.after(job.request.exits_in_s, lambda: self._end(job, "COMPLETED"))
 
-    def _requeue(self, job: Job, *, hold_s: float) -> None:
+    def _hasten(self, job: Job) -> None:
+        """scontrol update StartTime=now. While a requeued job is COMPLETING it is taken and forgotten."""
+        for component in self._components(job):
+            if component.state == "PENDING":
+                component.begins_at = min(component.begins_at, self._clock.now())
+        self._schedule_soon()
+
+    def _requeue(self, job: Job) -> None:
         if not job.request.may_requeue:
             raise CallFailed(f"job {job.id} may not be requeued")
         for component in self._components(job):
             if component.state in ("RUNNING", "SUSPENDED"):
-                self._end(component, "PENDING", hold_s=hold_s)
+                self._end(component, "PENDING")
 
-    def _end(self, job: Job, outcome: str, *, hold_s: float | None = None) -> None:
-        """`hold_s`: how long it must wait where it is put back into the queue (None: as long as Slurm likes)."""
+    def _end(self, job: Job, outcome: str) -> None:
         _cancel(job.ends)
         job.state = "COMPLETING"
         request = job.request
@@ -612,8 +626,7 @@ class Slurmctld:
         processes, job.processes = job.processes, []
         self._clock.after(request.dying_s, lambda: self._stop(processes, killed=outcome != "COMPLETED"))
         over_s = request.dying_s + self._latency(request.epilog_s)
-        held_s = self._timings.requeue_hold_s if hold_s is None else hold_s
-        self._clock.after(over_s, lambda: self._completed(job, outcome, held_s))
+        self._clock.after(over_s, lambda: self._completed(job, outcome))
         if orphan is not None:
             self._clock.after(over_s + request.orphan_s, lambda: self._machines.stop(orphan))
 
@@ -627,13 +640,13 @@ class Slurmctld:
             else:
                 self._machines.stop(process)
 
-    def _completed(self, job: Job, outcome: str, hold_s: float) -> None:
+    def _completed(self, job: Job, outcome: str) -> None:
         for name in job.nodes:
             if name in self._nodes:
                 self._nodes[name].jobs.remove(job)
         job.nodes, job.started_at = (), None
         if outcome == "PENDING":
-            self._put_back(job, hold_s)
+            self._put_back(job)
         else:
             self._close(job, outcome)
         self._schedule_soon()

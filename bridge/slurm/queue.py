@@ -5,8 +5,10 @@ A job is 8 kB of JSON and takes slurmrestd a millisecond; a hundred thousand are
 did not change is not even looked at: a pass over a long queue costs what happened since the last one.
 
 Jobs that may hold a node are always complete and as fresh as their state: those that are neither plainly pending nor
-plainly running are read anew every time. A pending job may be missing until its turn comes, and what it waits for may
-be `PENDING_MAX_AGE_S` old: it holds no node, so that only delays demand.
+plainly running are read anew every time. What the user of a running job changes under way (its comment, whether it may
+be requeued) is read anew too, now and then: it may be a minute old, or older where many run. A pending job may be
+missing until its turn comes, and what it waits for may be `PENDING_MAX_AGE_S` old: it holds no node, so that only
+delays demand.
 """
 
 from __future__ import annotations
@@ -28,6 +30,10 @@ PENDING_MAX_AGE_S = 30
 PENDING_READS = 100
 """How many pending jobs are read in full in one go, newly seen ones first, then the longest unread."""
 
+RUNNING_MAX_AGE_S = 60
+RUNNING_READS = 25
+"""How many running jobs that did not change are read again in one go, the longest unread first."""
+
 
 @dataclass(frozen=True, slots=True)
 class _Known:
@@ -42,7 +48,7 @@ class JobQueue:
 
     A live job is in one of the sets of jobs to read, or known as it is: `_busy` may hold a node and is to be read now,
     `_fresh` waits and is to be read in its turn. `_restless` is neither plainly pending nor plainly running. `_waiting`
-    are the known pending ones, the longest unread first.
+    are the known pending ones, `_settled` the known running ones, the longest unread first.
     """
 
     def __init__(self, client: RestClient, budget_s: float, monotonic_s: Callable[[], float]) -> None:
@@ -55,6 +61,7 @@ class JobQueue:
         self._fresh: dict[int, None] = {}
         self._restless: dict[int, None] = {}
         self._waiting: dict[int, None] = {}
+        self._settled: dict[int, None] = {}
 
     def read(self) -> tuple[SlurmJob, ...]:
         """`Unreadable` when a job that may hold a node could not be read within the time budget; what was read until
@@ -100,6 +107,7 @@ class JobQueue:
         for id in ids:
             self._known.pop(id, None)
             self._waiting.pop(id, None)
+            self._settled.pop(id, None)
 
     def _catch_up(self) -> None:
         began_s = self._monotonic_s()
@@ -108,16 +116,19 @@ class JobQueue:
             if self._monotonic_s() - began_s > self._budget_s:
                 raise Unreadable("Slurm queue", f"{len(busy) - done} of {len(busy)} busy jobs are still to be read")
             self._learn(id)
-        for id in self._pending_to_read():
+        for id in (*self._long_unread(self._settled, RUNNING_MAX_AGE_S, RUNNING_READS), *self._pending_to_read()):
             if self._monotonic_s() - began_s > self._budget_s:
                 return
             self._learn(id)
 
     def _pending_to_read(self) -> list[int]:
         """Pending jobs in the order in which they should be read: new or changed ones, then those read longest ago."""
-        before_s = self._monotonic_s() - PENDING_MAX_AGE_S
-        stale = takewhile(lambda id: self._known[id].read_at_s < before_s, self._waiting)
+        stale = self._long_unread(self._waiting, PENDING_MAX_AGE_S, PENDING_READS)
         return list(islice(chain(self._fresh, stale), PENDING_READS))
+
+    def _long_unread(self, known: Iterable[int], max_age_s: float, most: int) -> list[int]:
+        before_s = self._monotonic_s() - max_age_s
+        return list(islice(takewhile(lambda id: self._known[id].read_at_s < before_s, known), most))
 
     def _learn(self, id: int) -> None:
         source = f"Slurm job {id}"
@@ -129,10 +140,12 @@ class JobQueue:
         # A job that ended since its state was read leaves nothing.
         own = tuple(job for job in reading.jobs(answer, source) if job.id == id)
         self._known[id] = _Known(own, self._monotonic_s())
-        for where in (self._busy, self._fresh, self._waiting):
+        for where in (self._busy, self._fresh, self._waiting, self._settled):
             where.pop(id, None)
         if any(job.state == "PENDING" for job in own):
             self._waiting[id] = None
+        elif own and id not in self._restless:
+            self._settled[id] = None
 
 
 def _shown(states: frozenset[str]) -> frozenset[str]:

@@ -137,6 +137,9 @@ class SlurmRestDriver:
     def requeue(self, job: int, nodes: Collection[str]) -> None:
         self._jobs.requeue(job, _checked(nodes))
 
+    def hasten(self, job: int) -> None:
+        self._jobs.hasten(job)
+
     # --- the second latch: the reservation ---
 
     def hold(self, nodes: Collection[str], reservation: str) -> None:

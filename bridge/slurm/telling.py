@@ -9,15 +9,11 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass
 
-import structlog
-
 from bridge.model.errors import CallFailed, Invalid, Unreadable
-from bridge.model.slurm import SIGNALS
+from bridge.model.slurm import SIGNALS, SlurmJob, is_signal
 from bridge.slurm import reading
 from bridge.slurm.client import ReadRefused, RestClient, WriteRefused
 from bridge.slurm.scontrol import Scontrol
-
-_log = structlog.get_logger(__name__)
 
 _INVALID_JOB_ID = 2017
 _NOT_IN_THIS_STATE = 2020
@@ -26,9 +22,20 @@ _GONE = frozenset({_INVALID_JOB_ID, _NOT_IN_THIS_STATE, _ALREADY_DONE})
 """Slurm's answers to a signal for a job that is not there, not running, or over."""
 
 
+_FLAGS = {"": "&flags=FULL_JOB", "B": "&flags=BATCH_JOB", "S": ""}
+
+
+@dataclass(frozen=True, slots=True)
+class _There:
+    """A job that Slurm knows and that is not over. `address` is what Slurm calls it, and nothing but it."""
+
+    address: str
+    own: tuple[SlurmJob, ...]
+
+
 @dataclass(frozen=True, slots=True)
 class _Running:
-    """A job that runs where it was looked for. `address` is what Slurm calls it, and nothing but it."""
+    """A job that runs where it was looked for."""
 
     address: str
     may_requeue: bool
@@ -42,13 +49,14 @@ class JobCalls:
         self._scontrol = scontrol
 
     def signal(self, job: int, nodes: Collection[str], signal: str) -> None:
-        """The whole job is meant: ``FULL_JOB``, for by default Slurm spares the batch script."""
-        if signal not in SIGNALS:
+        """By default Slurm spares the batch script; ``FULL_JOB`` means it and the steps, ``BATCH_JOB`` it alone."""
+        if not is_signal(signal):
             raise CallFailed(f"{signal!r} is no signal for a job: it must be one of {', '.join(sorted(SIGNALS))}")
         running = self._running(job, nodes)
         if running is None:
             return
-        path = f"job/{running.address}?signal={signal}&flags=FULL_JOB"
+        target, _, name = signal.rpartition(":")
+        path = f"job/{running.address}?signal={name}{_FLAGS[target]}"
         try:
             answer = self._client.write("DELETE", path)
         except WriteRefused as refusal:
@@ -66,20 +74,33 @@ class JobCalls:
         if not running.may_requeue:
             raise CallFailed(f"job {job} may not be requeued")
         self._scontrol("requeue", running.address)
-        try:
-            self._scontrol("update", f"JobId={running.address}", "StartTime=now")
-        except CallFailed as why:
-            _log.info("a requeued job waits as long as Slurm makes it", job=job, why=str(why))
+
+    def hasten(self, job: int) -> None:
+        """StartTime=now, after the job was read once more: its last run may not have ended, or its next one begun."""
+        found = self._look_up(job)
+        if found is None or any(each.state != "PENDING" for each in found.own):
+            return
+        self._scontrol("update", f"JobId={found.address}", "StartTime=now")
 
     def _running(self, job: int, nodes: Collection[str]) -> _Running | None:
         """None for a job that does not run on any of the nodes, or is not there at all."""
+        there = self._look_up(job)
+        if there is None:
+            return None
+        if not any(found.state == "RUNNING" and not set(nodes).isdisjoint(found.nodes) for found in there.own):
+            return None
+        leads = [found for found in there.own if found.id == job] or there.own
+        return _Running(there.address, all(found.may_requeue for found in leads))
+
+    def _look_up(self, job: int) -> _There | None:
+        """What Slurm has of a job and its components now; None where it has nothing that is not over."""
         if isinstance(job, bool) or not isinstance(job, int) or job <= 0:
             raise Invalid(f"{job!r} is no job id")
         source = f"Slurm job {job}"
         try:
             answer = self._client.read(f"job/{job}")
             # An array answers for all its tasks, and a het leader for its components.
-            own = [found for found in reading.jobs(answer, source) if job in (found.id, found.het_job)]
+            own = tuple(found for found in reading.jobs(answer, source) if job in (found.id, found.het_job))
             address = _address(job, reading.records(answer, "jobs", source))
         except ReadRefused as refusal:
             if _INVALID_JOB_ID in refusal.numbers:
@@ -87,10 +108,7 @@ class JobCalls:
             raise CallFailed(str(refusal)) from refusal
         except Unreadable as error:
             raise CallFailed(str(error)) from error
-        if not any(found.state == "RUNNING" and not set(nodes).isdisjoint(found.nodes) for found in own):
-            return None
-        leads = [found for found in own if found.id == job] or own
-        return _Running(address, all(found.may_requeue for found in leads))
+        return _There(address, own) if own else None
 
 
 def _address(job: int, records: list[reading.Record]) -> str:

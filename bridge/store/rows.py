@@ -181,6 +181,7 @@ def _of_victim(victim: Victim) -> dict[str, Any]:
         "loss_gpu_s": victim.loss_gpu_s,
         "signal": victim.signal,
         "grace_s": victim.grace_s,
+        "forced": victim.forced,
     }
 
 

@@ -226,6 +226,7 @@ class SlurmPortContract:
         world.until("its nodes are free", lambda: _is_free(world, job.nodes))
         world.slurm.resume(job.nodes)
         world.slurm.release(job.nodes, world.reservation)
+        world.slurm.hasten(id)
         world.until("gang runs again", lambda: _job(world, id, "RUNNING"))
 
     def test_a_job_that_may_not_be_requeued_runs_on_and_the_call_fails(self, world: SlurmWorld) -> None:
@@ -254,6 +255,7 @@ class SlurmPortContract:
         world.settle()
         world.slurm.signal(id, world.nodes, "USR1")
         world.slurm.requeue(id, world.nodes)
+        world.slurm.hasten(id)
         waits = _job(world, id, "PENDING")
         assert waits is not None
         assert (waits.held, waits.restarts) == (False, 0)
@@ -272,6 +274,7 @@ class SlurmPortContract:
     def test_a_job_that_never_was_is_no_failure(self, world: SlurmWorld) -> None:
         world.slurm.signal(999_999, world.nodes, "USR1")
         world.slurm.requeue(999_999, world.nodes)
+        world.slurm.hasten(999_999)
 
     # --- what is not ours, or not there ---
 

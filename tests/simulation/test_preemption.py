@@ -21,7 +21,9 @@ from tests.simulation.fleet import BOUNDS, TIMING, Fleet
 GRACE_S = 30.0
 
 
-def preempt(fleet: Fleet, *jobs: int, signal: str = "TERM", grace_s: float = GRACE_S) -> tuple[str, ...]:
+def preempt(
+    fleet: Fleet, *jobs: int, signal: str = "TERM", grace_s: float = GRACE_S, forced: bool = True
+) -> tuple[str, ...]:
     """A gang of all nodes of the jobs is to be handed to Kubernetes, with the jobs as victims; the nodes."""
     nodes = tuple(sorted({name for job in jobs for name in fleet.world.slurm.job(job).nodes}))
     leader = fleet.ledger.leader()
@@ -29,7 +31,7 @@ def preempt(fleet: Fleet, *jobs: int, signal: str = "TERM", grace_s: float = GRA
     state, now, epoch = fleet.ledger.read(), fleet.world.clock.now(), leader[1]
     generation = fleet.ledger.next_generation()
     lease_id = f"preempts{generation}"
-    victims = tuple(Victim(f"job {job} of alice", Side.SLURM, job, 1000.0, signal, grace_s) for job in jobs)
+    victims = tuple(Victim(f"job {job} of alice", Side.SLURM, job, 1000.0, signal, grace_s, forced) for job in jobs)
     changes: list[Change] = []
     for name in nodes:
         lease = Lease(lease_id, name, Owner.BRIDGE, epoch, generation, now, f"handoff-{name}-{generation}")
@@ -122,6 +124,61 @@ def test_a_job_that_ends_in_its_grace_is_not_requeued(fleet: Fleet) -> None:
     fleet.run_until(lambda: lent(fleet, nodes), "both nodes are lent", within_s=GRACE_S)
     assert (fleet.world.slurm.job(job).state, fleet.world.slurm.job(job).restarts) == ("COMPLETED", 0)
     assert "slurm.requeue" not in fleet.world.faults.calls
+
+
+def test_a_job_that_takes_long_to_die_still_comes_back_at_once(fleet: Fleet) -> None:
+    """Slurm's 120 s are lifted after it was COMPLETING: before, that would be forgotten."""
+    job = running(fleet, dying_s=45)
+    nodes = preempt(fleet, job)
+    fleet.run_until(lambda: fleet.world.slurm.job(job).state == "COMPLETING", "its grace is over")
+    assert "slurm.hasten" not in fleet.world.faults.calls
+    fleet.run_until(lambda: fleet.world.slurm.job(job).state == "PENDING", "it is back in the queue", within_s=60)
+    fleet.run_until(lambda: fleet.world.slurm.job(job).state == "RUNNING", "on the other nodes", within_s=10)
+    assert fleet.world.faults.calls.count("slurm.hasten") == 1
+    fleet.run_until(lambda: lent(fleet, nodes), "both nodes are lent")
+
+
+def test_a_job_that_also_runs_elsewhere_is_not_forgotten_with_its_handoff(fleet: Fleet) -> None:
+    job = running(fleet)
+    nodes = preempt(fleet, job)
+    fleet.run_until(lambda: fleet.world.slurm.job(job).state == "COMPLETING", "its grace is over")
+    fleet.world.faults.away("slurm.hasten")
+    fleet.run_until(lambda: lent(fleet, nodes), "both nodes are lent")
+    fleet.world.faults.back("slurm.hasten")
+    fleet.run_until(lambda: fleet.world.slurm.job(job).state == "RUNNING", "it runs again", within_s=30)
+
+
+def test_what_a_requeue_lost_is_written_down_by_the_jobs_own_report(fleet: Fleet) -> None:
+    job = running(fleet)
+    fleet.run_for(300)
+    at = fleet.world.clock.now()
+    fleet.world.slurm.user_comments(job, f"bridge: checkpoint=9999 saved={at.timestamp():.0f}")
+    nodes = preempt(fleet, job)
+    fleet.run_until(lambda: lent(fleet, nodes), "both nodes are lent")
+    [lost] = [event for event in fleet.ledger.events(after=0, limit=10_000) if event.kind == "requeue"]
+    ago_s = (lost.at - at).total_seconds()
+    assert GRACE_S <= ago_s < GRACE_S + 10
+    # Two nodes of 8 GPUs, and 120 s to start again, the policy's default.
+    assert lost.data["lost_gpu_s"] == pytest.approx(16 * (ago_s + 120), abs=16)
+    assert (lost.data["job"], lost.data["nodes"], lost.lease) == (job, list(nodes), fleet.handoff(nodes[0]).lease)
+    assert f"job {job} of alice was requeued and lost" in lost.message
+    assert "it reported a checkpoint" in lost.message
+
+
+def test_a_job_that_ends_in_its_grace_has_lost_nothing_by_us(fleet: Fleet) -> None:
+    nodes = preempt(fleet, running(fleet, exits_on_signal=True))
+    fleet.run_until(lambda: lent(fleet, nodes), "both nodes are lent")
+    assert not [event for event in fleet.ledger.events(after=0, limit=10_000) if event.kind == "requeue"]
+
+
+def test_a_job_that_ignores_its_signal_runs_on_where_the_policy_forces_nobody(fleet: Fleet) -> None:
+    job = running(fleet)
+    nodes = preempt(fleet, job, forced=False)
+    fleet.run_for(10 * GRACE_S)
+    assert (fleet.world.slurm.job(job).state, fleet.world.slurm.signals(job)) == ("RUNNING", ("TERM",))
+    assert "the policy requeues nobody after a grace" in blockers(fleet, nodes[0])
+    fleet.world.slurm.cancel(job)
+    fleet.run_until(lambda: lent(fleet, nodes), "both nodes are lent")
 
 
 def test_a_job_that_may_not_be_requeued_is_waited_for(fleet: Fleet) -> None:

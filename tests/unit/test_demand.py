@@ -16,7 +16,6 @@ from bridge.model.slurm import SlurmJob, SlurmNode, SlurmObservation
 from bridge.planning.constraints import alternatives
 from bridge.planning.demand import (
     Queue,
-    checkpoint_interval_s,
     slurm_queue,
     slurm_works,
     why_not_demand,
@@ -369,26 +368,32 @@ def test_loss_is_gpus_times_time_since_the_last_checkpoint_and_restart(
 
 
 @pytest.mark.parametrize(
-    ("admin", "user", "expected"),
+    ("saved_s_ago", "loss_gpu_s", "saves"),
     [
-        ("", "", None),
-        ('{"checkpoint_s": 600}', "bridge: checkpoint=900", 600),
-        ('{"checkpoint_s": "600"}', "bridge: checkpoint=900", 900),
-        ('{"checkpoint_s": 0}', "", None),
-        ('{"checkpoint_s": NaN}', "", None),
-        ('{"checkpoint_s": 1' + "0" * 400 + "}", "", 1e9),
-        ('{"checkpoint_s": true}', "", None),
-        ('{"checkpoint_s"', "", None),
-        ("[" * 100_000 + '"checkpoint_s"', "", None),
-        ("", "my run; bridge: grace=120 checkpoint=600.5", 600.5),
-        ("", "checkpoint=600", None),
-        ("", "notbridge: checkpoint=600", None),
-        ("", "bridge: checkpoint=-1", None),
-        ("", "bridge: checkpoint=0", None),
+        (250, 16 * (250 + 100), "it reported a checkpoint 250 s ago"),
+        (4000, 16 * (4000 + 100), "it reported a checkpoint 4000 s ago"),
+        (4001, 16 * (400 + 100), "it says that it saves every 600 s"),  # of an earlier run
+        (-90, 16 * (0 + 100), "it reported a checkpoint 0 s ago"),  # its clock is ahead
     ],
 )
-def test_the_checkpoint_interval_that_a_job_tells(admin: str, user: str, expected: float | None) -> None:
-    assert checkpoint_interval_s(replace(RUNNING, admin_comment=admin, comment=user)) == expected
+def test_a_report_of_the_job_counts_before_what_it_promised(saved_s_ago: int, loss_gpu_s: float, saves: str) -> None:
+    comment = f"bridge: checkpoint=600 saved={ago(saved_s_ago).timestamp():.0f}"
+    (work,) = works(replace(RUNNING, comment=comment))
+    assert (work.loss_gpu_s, work.saves) == (loss_gpu_s, saves)
+
+
+def test_what_a_loss_rests_on_is_said() -> None:
+    (work,) = works(RUNNING)
+    assert work.saves == "it says nothing of checkpoints"
+    (work,) = works(RUNNING, preemption=PREEMPTION.model_copy(update={"checkpoint_interval_s": 1800}))
+    assert work.saves == "the policy takes it to save every 1800 s"
+
+
+def test_the_leaders_wishes_are_those_of_a_het_job() -> None:
+    said = f"bridge: grace=30 signal=B:USR1 saved={ago(50).timestamp():.0f}"
+    leader = replace(RUNNING, nodes=("gpu-1",), node_count=1, het_job=17, comment=said)
+    (work,) = works(leader, replace(leader, id=18, nodes=("gpu-2",), comment=""))
+    assert (work.loss_gpu_s, work.grace_s, work.signal) == (2 * 8 * (50 + 100), 30, "B:USR1")
 
 
 @pytest.mark.parametrize(

@@ -150,6 +150,28 @@ class TestVictims:
         ]
         assert "ends job 2, 0.03 GPU-hours lost" in move.reason
 
+    @pytest.mark.parametrize(
+        ("wish", "asked", "told"),
+        [
+            ({}, {}, ("", 0, True)),
+            ({"grace_s": 60}, {}, ("", 0, True)),
+            ({"signal": "B:USR1"}, {}, ("B:USR1", 120, True)),
+            ({"signal": "B:USR1", "grace_s": 300}, {}, ("B:USR1", 300, True)),
+            ({"signal": "B:USR1", "grace_s": 9000}, {}, ("B:USR1", 600, True)),
+            ({"grace_s": 5}, {"signal": "TERM"}, ("TERM", 5, True)),
+            ({"signal": "HUP"}, {"signal": "TERM", "after_grace": "wait"}, ("HUP", 120, False)),
+            ({}, {"signal": "TERM", "max_grace_s": 7}, ("TERM", 120, True)),
+            ({}, {"after_grace": "wait"}, ("", 0, True)),
+        ],
+    )
+    def test_a_victim_is_asked_as_it_likes_in_the_limits_of_the_policy(
+        self, wish: dict[str, object], asked: dict[str, object], told: tuple[str, float, bool]
+    ) -> None:
+        used = requeue(preemption={"mode": "requeue", **asked})
+        works = [replace(work, **wish) for work in self.works()]  # type: ignore[arg-type]
+        move = planned(self.snapshot(*works), used).moves[0]
+        assert [(v.signal, v.grace_s, v.forced) for v in move.victims] == [told]
+
     def test_idle_ray_workers_may_be_evicted_without_asking_for_more(self) -> None:
         pods = (pod("head", "n1"), pod("worker", "n2", loss=0, idle_worker=True), pod("c", "n3"), pod("d", "n4"))
         assert moved(fleet("kkkk", gang(1), works=pods), policy()) == {"slurm": ("n2",)}

@@ -9,8 +9,9 @@ from typing import cast
 
 import pytest
 
-from bridge.lifecycle.acts import Act, Drain, Hold, Release, Requeue, Resume, Signal, Standing, acts, closes
+from bridge.lifecycle.acts import Act, Drain, Hasten, Hold, Release, Requeue, Resume, Signal, Standing, acts, closes
 from bridge.lifecycle.facts import SideFacts, job_blocker
+from bridge.lifecycle.preemption import held_back
 from bridge.lifecycle.progress import Member, Sight, graces, judge
 from bridge.model.demand import Victim
 from bridge.model.errors import CallFailed
@@ -144,6 +145,54 @@ def test_people_read_what_is_done_about_a_victim(one: Member, words: tuple[str, 
     assert judge(one, [one], NOW).blockers == words
 
 
+LET_RUN = replace(VICTIM, forced=False)
+
+
+def test_a_job_that_the_policy_does_not_force_is_signalled_and_waited_for() -> None:
+    runs = member(facts(job()), Step.EMPTY, LET_RUN, signalled_at=NOW)
+    assert told(runs, at_s=0) == told(runs, at_s=9000) == [SIGNAL]
+    assert judge(runs, [runs], NOW).blockers == (
+        "job 17 of alice: signalled TERM, and waited for, as the policy requeues nobody after a grace",
+    )
+
+
+# --- what Slurm holds back after a requeue ---
+
+WAITS = replace(job(state="PENDING"), restarts=1, waits_for="BeginTime", begins_at=NOW + timedelta(seconds=118))
+
+
+@pytest.mark.parametrize(
+    ("change", "held"),
+    [
+        ({}, (17,)),
+        ({"waits_for": "None"}, (17,)),
+        ({"begins_at": NOW - timedelta(seconds=300)}, (17,)),  # its clock is behind ours
+        ({"waits_for": "Resources", "begins_at": NOW - timedelta(seconds=3)}, ()),
+        ({"state": "COMPLETING"}, ()),
+        ({"state": "RUNNING"}, ()),
+        ({"restarts": 0}, ()),
+        ({"held": True}, ()),
+        ({"begins_at": None}, ()),
+        ({"begins_at": NOW + timedelta(hours=1)}, ()),  # its user wants it so
+        ({"id": 18}, ()),
+        ({"id": 18, "het_job": 17}, (17,)),
+    ],
+)
+def test_a_job_that_was_requeued_may_start_once_it_is_not_completing(
+    change: dict[str, object], held: tuple[int, ...]
+) -> None:
+    seen = [replace(WAITS, **change)]  # type: ignore[arg-type]
+    ours = member(facts(), Step.CLEAN, signalled_at=NOW).handoff
+    assert held_back([ours], (), seen, NOW) == held
+    assert held_back([], {17}, seen, NOW) == held
+    assert held_back([replace(ours, signalled_at=None)], {19}, seen, NOW) == ()
+
+
+def test_a_het_job_is_hastened_once() -> None:
+    parts = [replace(WAITS, het_job=17), replace(WAITS, id=18, het_job=17)]
+    assert held_back([], {17}, parts, NOW) == (17,)
+
+
 # --- acts ---
 
 
@@ -214,6 +263,9 @@ class Calls:
     def requeue(self, job: int, nodes: Collection[str]) -> None:
         self._tell("requeue", job, *nodes)
 
+    def hasten(self, job: int) -> None:
+        self._tell("hasten", job)
+
     def _tell(self, call: str, job: int, *more: str) -> None:
         self.made.append((call, job, *more))
         if job in self.refuses:
@@ -253,17 +305,19 @@ GANG = (SIGNAL, replace(SIGNAL, node=other("gpu-2")))
 def test_closings_come_first_and_a_job_on_many_nodes_is_told_once() -> None:
     calls = Calls()
     two = other("gpu-2")
-    found = (Release(two), Requeue(two, 18), Requeue(NODE, 18), Resume(two), *GANG, Hold(two), Drain(two, MARK, "x"))
+    told = (Hasten(19), Requeue(two, 18), Requeue(NODE, 18), *GANG)
+    found = (Release(two), *told, Resume(two), Hold(two), Drain(two, MARK, "x"))
     outcome = carried_out(calls, *found)
     assert calls.made == [
         ("drain", "gpu-2"),
         ("hold", "gpu-2"),
         ("signal", 17, "gpu-1", "gpu-2", "TERM"),
         ("requeue", 18, "gpu-2", "gpu-1"),
+        ("hasten", 19),
         ("resume", "gpu-2"),
         ("release", "gpu-2"),
     ]
-    assert (outcome.signalled, outcome.jobs_in_doubt) == ({(17, NOW)}, set())
+    assert (outcome.signalled, outcome.requeued, outcome.jobs_in_doubt) == ({(17, NOW)}, {18}, set())
 
 
 def test_one_job_that_cannot_be_told_does_not_hide_the_next() -> None:
@@ -287,7 +341,7 @@ def test_leadership_is_asked_for_before_each_call() -> None:
 def test_a_signal_is_sent_once_and_again_for_another_grace() -> None:
     endings, later = Endings(), NOW + timedelta(minutes=5)
     assert endings.still_due([*GANG, Hold(NODE)], {NOW}, 0.0) == [*GANG, Hold(NODE)]
-    endings.note(Outcome(signalled={(17, NOW)}), doubt_until_s=5.0)
+    endings.note(Outcome(signalled={(17, NOW)}), now_s=0.0, doubt_until_s=5.0)
     assert endings.still_due([*GANG, REQUEUE], {NOW}, 0.25) == [REQUEUE]
     again = replace(SIGNAL, since=later)
     assert endings.still_due([again], {later}, 300.0) == [again]
@@ -295,13 +349,26 @@ def test_a_signal_is_sent_once_and_again_for_another_grace() -> None:
 
 def test_what_failed_may_still_arrive_so_its_job_is_told_nothing_until_it_cannot() -> None:
     endings = Endings()
-    endings.note(Outcome(jobs_in_doubt={17}), doubt_until_s=5.0)
+    endings.note(Outcome(jobs_in_doubt={17}), now_s=0.0, doubt_until_s=5.0)
     assert endings.still_due([SIGNAL, REQUEUE, Requeue(NODE, 18)], {NOW}, 4.9) == [Requeue(NODE, 18)]
     assert endings.still_due([SIGNAL, REQUEUE], {NOW}, 5.0) == [SIGNAL, REQUEUE]
 
 
+def test_what_was_requeued_or_may_have_been_is_remembered_for_an_hour() -> None:
+    endings = Endings()
+    endings.note(Outcome(requeued={17}, jobs_in_doubt={18}), now_s=100.0, doubt_until_s=105.0)
+    assert endings.requeued(3699.0) == {17, 18}
+    assert endings.requeued(3700.0) == set()
+
+
+def test_a_job_in_doubt_is_not_hastened_either() -> None:
+    endings = Endings()
+    endings.note(Outcome(jobs_in_doubt={17}), now_s=0.0, doubt_until_s=5.0)
+    assert endings.still_due([Hasten(17), Hasten(18)], set(), 4.9) == [Hasten(18)]
+
+
 def test_only_graces_that_run_are_remembered() -> None:
     endings = Endings()
-    endings.note(Outcome(signalled={(17, NOW)}), doubt_until_s=5.0)
+    endings.note(Outcome(signalled={(17, NOW)}), now_s=0.0, doubt_until_s=5.0)
     endings.still_due([], set(), 1.0)
     assert endings.still_due([SIGNAL], {NOW}, 2.0) == [SIGNAL]

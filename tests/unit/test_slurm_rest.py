@@ -483,7 +483,8 @@ def number(value: int) -> dict[str, Any]:
     return {"set": True, "infinite": False, "number": value}
 
 
-REQUEUED = [["requeue", "17"], ["update", "JobId=17", "StartTime=now"]]
+REQUEUED = [["requeue", "17"]]
+HASTENED = [["update", "JobId=17", "StartTime=now"]]
 
 
 def test_a_signal_is_for_the_batch_script_and_all_steps(bench: Bench) -> None:
@@ -493,10 +494,49 @@ def test_a_signal_is_for_the_batch_script_and_all_steps(bench: Bench) -> None:
     assert bench.scontrol_calls() == []
 
 
-def test_a_requeued_job_may_start_at_once(bench: Bench) -> None:
+@pytest.mark.parametrize(
+    ("signal", "call"),
+    [("B:USR1", "job/17?signal=USR1&flags=BATCH_JOB"), ("S:TERM", "job/17?signal=TERM")],
+)
+def test_a_signal_may_be_for_the_script_alone_or_for_the_steps_alone(bench: Bench, signal: str, call: str) -> None:
+    bench.server.jobs = [running(17)]
+    bench.driver.signal(17, ["gpu-2"], signal)
+    assert bench.server.signals == [call]
+
+
+def test_a_requeue_is_one_call(bench: Bench) -> None:
+    """StartTime=now right behind it would be forgotten, as the job is COMPLETING."""
     bench.server.jobs = [running(17)]
     bench.driver.requeue(17, ["gpu-2"])
     assert (bench.scontrol_calls(), bench.server.signals) == (REQUEUED, [])
+
+
+def test_a_requeued_job_that_waits_may_start_at_once(bench: Bench) -> None:
+    bench.server.jobs = [job(17, "PENDING", requeue=True, batch_flag=True)]
+    bench.driver.hasten(17)
+    assert bench.scontrol_calls() == HASTENED
+
+
+@pytest.mark.parametrize(
+    "there",
+    [[], [running(17)], [{**running(17), "job_state": ["PENDING", "COMPLETING"]}], [job(18, "PENDING")]],
+    ids=["gone", "runs", "completing", "another"],
+)
+def test_a_job_that_does_not_wait_is_not_hastened(bench: Bench, there: list[dict[str, Any]]) -> None:
+    bench.server.jobs = there
+    bench.driver.hasten(17)
+    assert bench.scontrol_calls() == []
+
+
+def test_a_het_job_is_hastened_once_all_of_it_waits(bench: Bench) -> None:
+    het = {"het_job_id": number(17)}
+    leader, component = job(17, "PENDING", **het), running(18, nodes="gpu-1", **het)
+    bench.server.faults["GET job/17"] = lambda _: bench.server.answer(jobs=[leader, component])
+    bench.driver.hasten(17)
+    assert bench.scontrol_calls() == []
+    bench.server.faults["GET job/17"] = lambda _: bench.server.answer(jobs=[leader, job(18, "PENDING", **het)])
+    bench.driver.hasten(17)
+    assert bench.scontrol_calls() == HASTENED
 
 
 @pytest.mark.parametrize(
@@ -576,7 +616,10 @@ def test_a_refused_signal_stands_beside_an_empty_list_of_errors(bench: Bench, co
         bench.driver.signal(17, ["gpu-1"], "TERM")
 
 
-@pytest.mark.parametrize("signal", ["NOSUCH", "KILL", "RTMIN+1", "term", "USR1&flags=HURRY", "TERM/../18", ""])
+@pytest.mark.parametrize(
+    "signal",
+    ["NOSUCH", "KILL", "RTMIN+1", "term", "USR1&flags=HURRY", "TERM/../18", "", "B:KILL", "X:USR1", "B:S:HUP"],
+)
 def test_an_unknown_signal_never_leaves_the_driver(bench: Bench, signal: str) -> None:
     """slurmrestd says no to a signal that it does not know, and cancels the job."""
     bench.server.jobs = [running(17)]
@@ -591,6 +634,8 @@ def test_nothing_but_a_job_id_leaves_the_driver(bench: Bench, id: Any) -> None:
         bench.driver.requeue(id, ["gpu-1"])
     with pytest.raises(Invalid):
         bench.driver.signal(id, ["gpu-1"], "TERM")
+    with pytest.raises(Invalid):
+        bench.driver.hasten(id)
     assert bench.server.calls == []
 
 
@@ -708,6 +753,34 @@ def test_what_a_pending_job_waits_for_is_half_a_minute_old_at_most(long_queue: B
     for _ in range(5):
         seen = long_queue.driver.observe()
     assert {job.waits_for for job in seen.jobs if job.state == "PENDING"} == {"Resources"}
+
+
+def test_what_the_user_of_a_running_job_changes_is_a_minute_old_at_most(long_queue: Bench) -> None:
+    """A report of a checkpoint changes no state."""
+    settle(long_queue)
+    long_queue.server.jobs[1].update(comment="bridge: saved=1796201113", requeue=True, batch_flag=True)
+    long_queue.driver.observe()
+    assert detail_reads(long_queue) == []
+    long_queue.clock_s[0] += 61
+    seen = {job.id: job for job in long_queue.driver.observe().jobs}
+    assert (seen[2].comment, seen[2].may_requeue) == ("bridge: saved=1796201113", True)
+    assert set(detail_reads(long_queue)) >= {1, 2, 3}
+    long_queue.server.calls.clear()
+    long_queue.driver.observe()
+    assert not {1, 2, 3}.intersection(detail_reads(long_queue))
+
+
+def test_running_jobs_are_read_again_a_few_at_a_time(long_queue: Bench) -> None:
+    long_queue.server.jobs += [job(id, "RUNNING", nodes="gpu-9") for id in range(100, 197)]
+    settle(long_queue)
+    long_queue.clock_s[0] += 61
+    reads = []
+    for _ in range(5):
+        long_queue.driver.observe()
+        reads.append({id for id in detail_reads(long_queue) if id < 1000})
+        long_queue.server.calls.clear()
+    assert [len(each) for each in reads] == [25, 25, 25, 25, 0]
+    assert len(set[int]().union(*reads)) == 100
 
 
 @pytest.mark.parametrize("state", ["SUSPENDED", "COMPLETING", "BEWITCHED"])

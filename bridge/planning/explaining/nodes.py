@@ -136,7 +136,8 @@ def _work(scene: Scene, place: Place) -> Iterator[Link]:
         ends = "no time limit" if work.ends_in_s is None else f"ends by its time limit in {work.ends_in_s:.0f} s"
         spared = f"; no victim: {work.protected}" if work.protected else ""
         uses = f"{work.key} of team {work.team} uses {work.gpus} GPUs, {ends}"
-        text = f"{uses}; ending it loses {work.loss_gpu_s:.0f} GPU-s{spared}"
+        rests_on = f" ({work.saves})" if work.saves else ""
+        text = f"{uses}; ending it loses {work.loss_gpu_s:.0f} GPU-s{rests_on}{spared}"
         yield Link(WORK, True, text, {"gpus": work.gpus, "loss_gpu_s": work.loss_gpu_s}, command)
     if not works and side is not None and place.sight.side(side).known and not place.sight.side(side).idle:
         yield Link(WORK, True, f"busy on the {side} side", {}, command)
