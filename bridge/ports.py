@@ -15,7 +15,7 @@ from bridge.model.handoff import Handoff
 from bridge.model.kube import KubeObservation, LoanSpec
 from bridge.model.ledger import Change, Event, FenceAck, LeadersSight, LedgerState, PutSighting, Request
 from bridge.model.ownership import Mark, Node, Side
-from bridge.model.pause import EVERYTHING, Scope
+from bridge.model.pause import EVERYTHING, PauseKind, Scope
 from bridge.model.policy import Policy
 from bridge.model.slurm import SlurmObservation
 
@@ -167,12 +167,17 @@ class Ledger(Protocol):
 
     def request(self, id: str) -> Request | None: ...
 
-    def pause(self, reason: str, *, actor: str, at: datetime, scope: Scope = EVERYTHING) -> None:
-        """Start no new handoff in `scope` until it is resumed; running ones finish. `Invalid` without a reason."""
+    def pause(
+        self, reason: str, *, actor: str, at: datetime, scope: Scope = EVERYTHING, kind: PauseKind = PauseKind.STOP
+    ) -> None:
+        """Start no new handoff in `scope` until it is resumed; running ones finish. `Invalid` without a reason.
+
+        A `kind` of recall is the same, but that every node which is lent comes home.
+        """
         ...
 
     def resume(self, *, actor: str, at: datetime, scope: Scope = EVERYTHING) -> None:
-        """End the pause of exactly this scope; those of other scopes stand."""
+        """End the pauses of exactly this scope, of whatever kind; those of other scopes stand."""
         ...
 
     def acknowledge_fence(self, ack: FenceAck) -> None: ...

@@ -30,6 +30,7 @@ Limit = Annotated[int, Query(ge=1, le=500, description="At most this many")]
 After = Annotated[int, Query(ge=0, le=_MAX_ID)]
 PollWait = Annotated[float, Query(ge=0, le=30, description="Wait this many seconds for something new")]
 AnswerWait = Annotated[float, Query(ge=0, le=10, description="Wait this many seconds for the leader's answer")]
+OnlySay = Annotated[bool, Query(description="Only say what it would do")]
 Remark = Annotated[
     str, Query(max_length=200, pattern=_TEXT_PATTERN, description="Why the policy changes, for its history")
 ]
@@ -82,6 +83,21 @@ class PauseOrder(ScopedOrder):
     """Start no new handoff; running ones finish. Of one pool or one node, or without both of everything."""
 
     reason: Annotated[Reason, Field(examples=["switch maintenance until 18:00"])]
+
+
+class RecallOrder(_Body):
+    """Every lent node comes home: of one pool, or with `all` of every pool. Exactly one of the two must be given."""
+
+    pool: str | None = Field(
+        default=None,
+        min_length=1,
+        max_length=128,
+        pattern=_TEXT_PATTERN,
+        description="Only this pool",
+        examples=["h100"],
+    )
+    all: bool = Field(default=False, description="Every pool")
+    reason: Annotated[Reason, Field(examples=["power cut at 18:00"])]
 
 
 class FenceAckOrder(_Body):

@@ -17,7 +17,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from bridge.model.errors import BridgeError
 from bridge.model.ledger import LedgerState
-from bridge.model.pause import EVERYTHING
+from bridge.model.pause import EVERYTHING, PauseKind
 from bridge.ports import Ledger
 
 _DURATION_S = Histogram(
@@ -130,10 +130,13 @@ def _of_ledger(state: LedgerState) -> Iterator[Metric]:
 
 def _of_pauses(state: LedgerState) -> Metric:
     """Everything is always there, so that an alert needs no word about a series that is not."""
-    pauses = GaugeMetricFamily("bridge_paused", "1 while no new handoff may start there", labels=["scope", "name"])
-    standing = {pause.scope for pause in state.pauses}
-    for scope in (EVERYTHING, *sorted(standing - {EVERYTHING}, key=str)):
-        pauses.add_metric([scope.reach.value, scope.name], scope in standing)
+    pauses = GaugeMetricFamily(
+        "bridge_paused", "1 while no new handoff may start there", labels=["scope", "name", "kind"]
+    )
+    standing = [pause.key for pause in state.pauses]
+    always = (EVERYTHING, PauseKind.STOP)
+    for scope, kind in (always, *(key for key in standing if key != always)):
+        pauses.add_metric([scope.reach.value, scope.name, kind.value], (scope, kind) in standing)
     return pauses
 
 

@@ -13,7 +13,7 @@ from bridge.model.handoff import Handoff, Step
 from bridge.model.ledger import Event, LedgerState, PutSighting, Request, RequestState
 from bridge.model.mode import Mode
 from bridge.model.ownership import Closure, Lease, Owner, Side
-from bridge.model.pause import Pause, Reach, joined
+from bridge.model.pause import Pause, PauseKind, Reach, joined
 from bridge.model.policy import Policy
 
 _T = TypeVar("_T")
@@ -66,8 +66,9 @@ class StatusView(View):
 
 
 class PauseEntry(View):
-    """A pause that stands: no handoff begins in its scope."""
+    """A pause that stands: no handoff begins in its scope, but for those of a recall."""
 
+    kind: PauseKind = Field(default=PauseKind.STOP, description="recall: every lent node of its scope comes home")
     scope: Reach
     name: str = Field(description="Of the pool or the node; empty for everything", examples=["h100"])
     reason: str = Field(examples=["switch maintenance until 18:00"])
@@ -76,7 +77,10 @@ class PauseEntry(View):
 
     @classmethod
     def of(cls, pause: Pause) -> PauseEntry:
-        return cls(scope=pause.scope.reach, name=pause.scope.name, reason=pause.reason, by=pause.actor, at=pause.at)
+        scope = pause.scope
+        return cls(
+            kind=pause.kind, scope=scope.reach, name=scope.name, reason=pause.reason, by=pause.actor, at=pause.at
+        )
 
 
 class StatusReport(StatusView):
@@ -427,6 +431,15 @@ class PauseView(View):
     """Whether new handoffs may start in the scope that was asked for."""
 
     paused: str = Field(description="The reason; empty when that scope is not paused")
+    pauses: list[PauseEntry] = Field(description="All pauses that stand after the call")
+
+
+class RecallView(View):
+    """A recall, and what it is about."""
+
+    lent: list[str] = Field(
+        description="Nodes that it calls home: lent now, or on their way out", examples=[["gpu-1", "gpu-2"]]
+    )
     pauses: list[PauseEntry] = Field(description="All pauses that stand after the call")
 
 

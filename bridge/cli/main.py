@@ -54,7 +54,13 @@ _LOOK: tuple[Callable[..., None], ...] = (
     drift,
     reading.events,
 )
-_ORDER: tuple[Callable[..., None], ...] = (orders.lend, orders.reclaim, orders.pause, orders.resume)
+_ORDER: tuple[Callable[..., None], ...] = (
+    orders.lend,
+    orders.reclaim,
+    orders.pause,
+    orders.recall,
+    orders.resume,
+)
 _RUN: tuple[Callable[..., None], ...] = (
     processes.serve,
     processes.node_controller,

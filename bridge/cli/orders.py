@@ -1,4 +1,4 @@
-"""Commands that order something: lend, reclaim, pause, resume."""
+"""Commands that order something: lend, reclaim, pause, recall, resume."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from typing import Annotated
 import typer
 
 from bridge.cli.client import connect
-from bridge.cli.failures import UNKNOWN, CliError
+from bridge.cli.failures import REFUSED, UNKNOWN, USAGE, CliError
 from bridge.cli.output import Format, Output, print_json, print_line
-from bridge.cli.text import paused_text
+from bridge.cli.text import joined, paused_text
 
 Nodes = Annotated[list[str], typer.Argument(metavar="NODE...", help="Names or Slurm host lists such as gpu-[1-4]")]
 Reason = Annotated[str, typer.Option(help="For the event log and for people")]
@@ -74,8 +74,38 @@ def pause(
         print_line(f"paused: {answer['paused']}. Running handoffs finish; `bridgectl resume{where}` ends the pause.")
 
 
+def recall(
+    context: typer.Context,
+    everything: Annotated[bool, typer.Option("--all", help="Of every pool")] = False,
+    pool: Pool = None,
+    reason: Reason = "ordered with bridgectl",
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask")] = False,
+    output: Output = Format.TABLE,
+) -> None:
+    """Call every lent node home and lend none until `resume`. Pods are evicted politely, jobs get their grace."""
+    if everything == (pool is not None):
+        raise CliError(USAGE, "say --all, or --pool with a name: one of the two")
+    if output is Format.JSON and not yes:
+        raise CliError(USAGE, "a question does not go into JSON", remedy="add --yes, after `bridgectl nodes`")
+    broker, body = connect(context), {"reason": reason, "all": everything, **_scope(pool, None)}
+    if not yes:
+        found = broker.call("POST", "/v1/recall", query={"dry_run": "true"}, body=body).json()
+        print_line(f"lent, or on their way out: {joined(found['lent'])}. Their work is asked to go; nothing is lent.")
+        if not typer.confirm("Call them home?"):
+            raise CliError(REFUSED, "not confirmed: nothing has changed")
+    answer = broker.call("POST", "/v1/recall", body=body).json()
+    if output is Format.JSON:
+        print_json(answer)
+        return
+    where = "".join(f" --{option} {name}" for option, name in _scope(pool, None).items())
+    print_line(
+        f"recalled: {joined(answer['lent'])}. Nothing else moves there; `bridgectl resume{where}` ends the recall."
+    )
+    print_line("follow with: bridgectl handoffs --watch")
+
+
 def resume(context: typer.Context, pool: Pool = None, node: Node = None, output: Output = Format.TABLE) -> None:
-    """Let handoffs start again. Ends the pause of just what is named: pauses of pools and nodes each have their own."""
+    """Let handoffs start again. Ends the pause and the recall of just what is named: pools and nodes have their own."""
     answer = connect(context).call("POST", "/v1/resume", body=_scope(pool, node)).json()
     if output is Format.JSON:
         print_json(answer)

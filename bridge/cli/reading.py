@@ -11,7 +11,7 @@ import typer
 from bridge.cli.client import Broker, connect
 from bridge.cli.failures import REFUSED, UNKNOWN
 from bridge.cli.output import Column, Format, Output, print_facts, print_json, print_json_line, print_line, print_table
-from bridge.cli.text import age, duration, joined, moment, paused_text, until
+from bridge.cli.text import KINDS, age, duration, joined, moment, paused_text, until
 
 _POLL_S = 25
 _SOURCES = ("slurm", "kubernetes", "ledger")
@@ -47,9 +47,16 @@ def _state(report: dict[str, Any]) -> list[tuple[str, str]]:
             ("policy", f"version {report['policy_version']}"),
             ("nodes", joined(owners)),
             ("handoffs", f"{report['handoffs_live']} {_going(report)}"),
-            *(("paused", f"paused {paused_text(pause)}") for pause in report["pauses"]),
+            *(_paused(pause, report["now"]) for pause in report["pauses"]),
         ]
     return facts
+
+
+def _paused(pause: dict[str, Any], now: str) -> tuple[str, str]:
+    kind = KINDS.get(pause.get("kind", "stop"))
+    if kind is None:
+        return "paused", f"paused {paused_text(pause)}"
+    return kind, f"{paused_text(pause)} ({age(pause['at'], now)} ago)"
 
 
 def _mode(report: dict[str, Any]) -> str:

@@ -52,5 +52,11 @@ def joined(words: Iterable[str], none: str = "none") -> str:
 
 
 def paused_text(pause: dict[str, Any]) -> str:
-    """A pause as the API tells it: the reason, for a pool or a node with its name before it."""
-    return str(pause["reason"]) if not pause["name"] else f"{pause['scope']} {pause['name']}: {pause['reason']}"
+    """A pause as the API tells it: the reason, for a pool or a node with its name before it, and who recalls."""
+    kind = pause.get("kind", "stop")
+    why = f"{KINDS[kind]} by {pause['by']}: {pause['reason']}" if kind in KINDS else str(pause["reason"])
+    return f"{pause['scope']} {pause['name']}: {why}" if pause["name"] else why
+
+
+KINDS = {"recall": "recalled"}
+"""What is said of pauses that are more than that."""

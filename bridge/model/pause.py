@@ -1,7 +1,7 @@
 """What stops new handoffs: a small set of pauses, each with its reach, its reason and who set it.
 
-A pause never touches a handoff that runs: half of one is worse than either end. Pauses of different scopes stand beside
-each other; a node may begin to move only while none covers it.
+A pause never touches a handoff that runs: half of one is worse than either end. Pauses of different kinds and scopes
+stand beside each other; a node may begin to move only while none covers it, but for those that a recall calls home.
 """
 
 from __future__ import annotations
@@ -52,27 +52,49 @@ class Scope:
 EVERYTHING = Scope()
 
 
+class PauseKind(StrEnum):
+    """``stop``: nothing begins. ``recall``: nothing begins but that every lent node comes home."""
+
+    STOP = "stop"
+    RECALL = "recall"
+
+
+PauseKey = tuple[Scope, PauseKind]
+
+
 @dataclass(frozen=True, slots=True)
 class Pause:
-    """One a scope at most. Raises `Invalid` without a reason."""
+    """One of each kind and scope at most. Raises `Invalid` without a reason, and for the recall of one node."""
 
     scope: Scope
     reason: str
     actor: str
     at: datetime
+    kind: PauseKind = PauseKind.STOP
 
     def __post_init__(self) -> None:
         if not self.reason:
             raise Invalid("a pause needs a reason: end one with resume")
+        if self.kind is PauseKind.RECALL and self.scope.reach is Reach.NODE:
+            raise Invalid("a recall is of pools: one node is brought home by an order")
+
+    @property
+    def key(self) -> PauseKey:
+        return (self.scope, self.kind)
+
+    @property
+    def why(self) -> str:
+        """The reason, with what it is where that is more than a stop."""
+        return f"recalled by {self.actor}: {self.reason}" if self.kind is PauseKind.RECALL else self.reason
 
     def __str__(self) -> str:
-        return self.reason if self.scope == EVERYTHING else f"{self.scope}: {self.reason}"
+        return self.why if self.scope == EVERYTHING else f"{self.scope}: {self.why}"
 
 
 def in_order(pauses: Iterable[Pause]) -> tuple[Pause, ...]:
-    """Those that reach farthest first, then by name."""
+    """Those that reach farthest first, then by name and kind."""
     rank = list(Reach)
-    return tuple(sorted(pauses, key=lambda each: (rank.index(each.scope.reach), each.scope.name)))
+    return tuple(sorted(pauses, key=lambda each: (rank.index(each.scope.reach), each.scope.name, each.kind)))
 
 
 def joined(pauses: Iterable[Pause]) -> str:

@@ -3,7 +3,8 @@
 A pool is planned in four rounds: floors that are owed, nodes that are of no use where they are, demand of both sides,
 headroom. Demand is served strictly in the order of its own scheduler inside a side, and between the two heads by
 guarantee, rank, fair-share ratio and wait. Each demand first gets what comes to it without a move, then the cheapest
-source: spare nodes, idle ones of the other side, those that are about to be idle, those that victims free.
+source: spare nodes, idle ones of the other side, those that are about to be idle, those that victims free. A pool that
+is paused is left alone; one that is recalled is planned by `bridge.planning.recall`.
 
 ``FloorHolds``
     Floors count usable nodes. No node leaves a side whose usable nodes would fall below what it keeps of its floor; for
@@ -20,18 +21,18 @@ from __future__ import annotations
 import re
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from datetime import datetime, timedelta
+from dataclasses import dataclass, field
+from datetime import datetime
 from math import ceil
 
-from bridge.model.demand import Demand, Victim, Work
-from bridge.model.ledger import Preempted
+from bridge.model.demand import Demand, Work
 from bridge.model.ownership import Side
 from bridge.model.pause import joined
 from bridge.model.policy import Policy, PoolPolicy, PreemptionMode
 from bridge.planning import placement, victims
 from bridge.planning.entitlement import SideShare, TeamStanding, held_nodes, side_shares, team_standings
 from bridge.planning.headroom import headroom_nodes
+from bridge.planning.recall import recall, recalling
 from bridge.planning.refusals import refusal
 from bridge.planning.snapshot import Move, Place, Plan, Snapshot, Why, count_nodes, in_line, obstacle, owned_usable
 from bridge.planning.stock import Requirement, Stock, requirement
@@ -44,15 +45,19 @@ MOST_WHYS = 20
 
 def plan(snapshot: Snapshot, policy: Policy, now: datetime) -> Plan:
     """What to hand over now. The same snapshot gives the same plan; a plan after its own execution is empty."""
-    halted = {pool.name: joined(pauses) for pool in policy.pools if (pauses := snapshot.halting(pool.name))}
-    whys = tuple(Why(f"pool {pool}", f"paused: {reasons}") for pool, reasons in halted.items())
+    halted = {pool.name: pauses for pool in policy.pools if (pauses := snapshot.halting(pool.name))}
+    whys = tuple(Why(f"pool {pool}", f"paused: {joined(pauses)}") for pool, pauses in halted.items())
     if snapshot.unknown:
         unknown = (Why("everything", f"UNKNOWN moves nothing: {detail}") for detail in snapshot.unknown)
         return Plan(whys=(*whys, *unknown))
     gpus_of = {place.name: place.record.node.gpus for place in snapshot.places}
     teams = team_standings(policy, snapshot.works, snapshot.usage, gpus_of)
-    moving = [pool for pool in policy.pools if pool.name not in halted]
-    parts = [_pool(pool, policy, snapshot, teams, gpus_of, now).plan() for pool in moving]
+    parts = []
+    for pool in policy.pools:
+        if pool.name not in halted:
+            parts.append(_pool(pool, policy, snapshot, teams, gpus_of, now).plan())
+        elif (by := recalling(halted[pool.name])) is not None:
+            parts.append(recall(pool, snapshot, by, now))
     return Plan(
         moves=tuple(move for part in parts for move in part.moves),
         whys=(*whys, *(why for part in parts for why in part.whys)),
@@ -69,7 +74,11 @@ def _pool(
 ) -> _Pool:
     places = snapshot.of_pool(pool.name)
     names = {place.name for place in places}
-    works = [_spared(work, snapshot.preempted, pool, now) for work in snapshot.works if names.intersection(work.nodes)]
+    works = [
+        victims.spared(work, snapshot.preempted, pool.preemption, now)
+        for work in snapshot.works
+        if names.intersection(work.nodes)
+    ]
     demands = sorted((d for d in snapshot.demands if d.pool == pool.name), key=in_line)
     judged = [(demand, _uncounted(demand, snapshot, teams, len(places), now)) for demand in demands]
     counted = [demand for demand, why_not in judged if not why_not]
@@ -84,14 +93,6 @@ def _pool(
         teams=teams,
         gpus_of=gpus_of,
     )
-
-
-def _spared(work: Work, preempted: Sequence[Preempted], pool: PoolPolicy, now: datetime) -> Work:
-    """`work`, protected when it was a victim a short while ago."""
-    respite = timedelta(seconds=pool.preemption.respite_s)
-    if work.protected or not any(past.key == work.key and now - past.at < respite for past in preempted):
-        return work
-    return replace(work, protected=f"was a victim in the last {pool.preemption.respite_s:g} s")
 
 
 def _uncounted(demand: Demand, snapshot: Snapshot, teams: Mapping[str, TeamStanding], nodes: int, now: datetime) -> str:
@@ -497,9 +498,8 @@ class _Pool:
         }
 
     def _victims_left(self) -> int:
-        window = timedelta(seconds=self.pool.preemption.window_s)
-        recent = sum(self.now - past.at < window for past in self.snapshot.preempted)
-        return max(0, self.pool.preemption.max_victims_per_window - recent - len(self.ended))
+        left = victims.left_in_window(self.snapshot.preempted, self.pool.preemption, self.now)
+        return max(0, left - len(self.ended))
 
     def _ended_on(self, place: Place, works: Iterable[Work]) -> tuple[Work, ...]:
         return tuple(work for work in works if place.name in work.nodes)
@@ -568,20 +568,9 @@ class _Pool:
                 evict=self.pool.preemption.mode is not PreemptionMode.NONE,
                 requested_by=PLANNER,
                 demand=demand,
-                victims=tuple(self._victim(work) for work in ended),
+                victims=tuple(victims.named(work, self.pool.preemption) for work in ended),
             )
         )
-
-    def _victim(self, work: Work) -> Victim:
-        asked = self.pool.preemption
-        if work.job is None:
-            return Victim(work.key, work.side, None, work.loss_gpu_s)
-        signal = work.signal or asked.signal
-        wanted_s = asked.grace_s if work.grace_s is None else min(work.grace_s, asked.max_grace_s)
-        # A grace is time to act on the signal; without one there is nothing to wait for.
-        grace_s = wanted_s if signal else 0.0
-        forced = not signal or asked.after_grace == "requeue"
-        return Victim(work.key, work.side, work.job, work.loss_gpu_s, signal, grace_s, forced)
 
     def _why(self, subject: str, reason: str) -> None:
         self.whys.append(Why(subject, reason))

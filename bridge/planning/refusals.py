@@ -36,6 +36,10 @@ def lasting_refusal(place: Place, source: Side, now: datetime) -> str:
     theirs = place.sight.side(source.other).foreign
     if theirs:
         return f"of no use there: {theirs} on the {source.other} side"
+    return backoff_refusal(place, now)
+
+
+def backoff_refusal(place: Place, now: datetime) -> str:
     backoff = place.record.backoff_until
     if backoff is not None and now < backoff:
         return f"left alone for {(backoff - now).total_seconds():.0f} s more after a failed handoff"

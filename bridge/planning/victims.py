@@ -15,11 +15,14 @@ decides among all works up to the lowest rank that can.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
 
 import numpy as np
 
-from bridge.model.demand import Work
+from bridge.model.demand import Victim, Work
+from bridge.model.ledger import Preempted
+from bridge.model.policy import Preemption
 from bridge.planning.entitlement import held_nodes
 
 _ROUNDING = 1e-9
@@ -46,6 +49,32 @@ class Choice:
     freed: tuple[str, ...]
     loss_gpu_s: float
     exact: bool
+
+
+def spared(work: Work, preempted: Iterable[Preempted], asked: Preemption, now: datetime) -> Work:
+    """`work`, protected when it was a victim a short while ago."""
+    respite = timedelta(seconds=asked.respite_s)
+    if work.protected or not any(past.key == work.key and now - past.at < respite for past in preempted):
+        return work
+    return replace(work, protected=f"was a victim in the last {asked.respite_s:g} s")
+
+
+def left_in_window(preempted: Iterable[Preempted], asked: Preemption, now: datetime) -> int:
+    """How many more works may be ended before the window of the policy has moved on."""
+    window = timedelta(seconds=asked.window_s)
+    return max(0, asked.max_victims_per_window - sum(now - past.at < window for past in preempted))
+
+
+def named(work: Work, asked: Preemption) -> Victim:
+    """`work` as a victim; a job with the signal and the grace that it wants, or the policy gives."""
+    if work.job is None:
+        return Victim(work.key, work.side, None, work.loss_gpu_s)
+    signal = work.signal or asked.signal
+    wanted_s = asked.grace_s if work.grace_s is None else min(work.grace_s, asked.max_grace_s)
+    # A grace is time to act on the signal; without one there is nothing to wait for.
+    grace_s = wanted_s if signal else 0.0
+    forced = not signal or asked.after_grace == "requeue"
+    return Victim(work.key, work.side, work.job, work.loss_gpu_s, signal, grace_s, forced)
 
 
 def cheapest(works: Iterable[Work], nodes: Collection[str], count: int, limits: Limits) -> Choice | None:

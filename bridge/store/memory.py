@@ -31,7 +31,7 @@ from bridge.model.ledger import (
     RequestState,
 )
 from bridge.model.ownership import Lease, Node, Side
-from bridge.model.pause import EVERYTHING, Pause, Scope, in_order
+from bridge.model.pause import EVERYTHING, Pause, PauseKey, PauseKind, Scope, in_order
 from bridge.model.policy import Policy
 from bridge.ports import OnChange
 from bridge.store.changes import (
@@ -84,7 +84,7 @@ class MemoryLedger:
         self._lease_history: list[Lease] = []
         self._policies: list[tuple[int, datetime, str, str, Policy]] = []
         self._events: list[Event] = []
-        self._pauses: dict[Scope, Pause] = {}
+        self._pauses: dict[PauseKey, Pause] = {}
         self._fence_ack: FenceAck | None = None
         self._drawn = 0
         self._epoch = 0
@@ -282,23 +282,27 @@ class MemoryLedger:
         with self._reading():
             return self._rows.requests.get(id)
 
-    def pause(self, reason: str, *, actor: str, at: datetime, scope: Scope = EVERYTHING) -> None:
+    def pause(
+        self, reason: str, *, actor: str, at: datetime, scope: Scope = EVERYTHING, kind: PauseKind = PauseKind.STOP
+    ) -> None:
         with self._writing() as tell:
-            pause = plain(Pause(scope, reason, actor, at))
-            standing = self._pauses.get(pause.scope)
+            pause = plain(Pause(scope, reason, actor, at, kind))
+            standing = self._pauses.get(pause.key)
             if standing is not None and standing.reason == pause.reason:
                 tell.clear()
                 return
-            self._pauses[pause.scope] = pause
+            self._pauses[pause.key] = pause
             self._log([pause_note(pause)])
 
     def resume(self, *, actor: str, at: datetime, scope: Scope = EVERYTHING) -> None:
         with self._writing() as tell:
             actor, at, scope = plain((actor, at, scope))
-            ended = self._pauses.pop(scope, None)
-            if ended is None:
+            ended = in_order(pause for pause in self._pauses.values() if pause.scope == scope)
+            if not ended:
                 tell.clear()
                 return
+            for pause in ended:
+                del self._pauses[pause.key]
             self._log([resume_note(ended, actor=actor, at=at)])
 
     def acknowledge_fence(self, ack: FenceAck) -> None:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import datetime
 
 from bridge.model.ledger import Note, Request
-from bridge.model.pause import EVERYTHING, Pause, Reach, Scope
+from bridge.model.pause import EVERYTHING, Pause, PauseKind, Reach, Scope
 from bridge.store.inventory import InventoryChange
 
 
@@ -25,18 +26,21 @@ def policy_note(version: int, *, author: str, note: str, at: datetime, change: I
 
 
 def pause_note(pause: Pause) -> Note:
-    return _of_scope("paused", str(pause), pause.scope, actor=pause.actor, at=pause.at)
+    kind = "recalled" if pause.kind is PauseKind.RECALL else "paused"
+    return _of_scope(kind, str(pause), pause.scope, actor=pause.actor, at=pause.at)
 
 
-def resume_note(ended: Pause, *, actor: str, at: datetime) -> Note:
-    message = "handoffs may start again"
-    scope = ended.scope
-    return _of_scope("unpaused", message if scope == EVERYTHING else f"{scope}: {message}", scope, actor=actor, at=at)
+def resume_note(ended: Sequence[Pause], *, actor: str, at: datetime) -> Note:
+    """`ended` are of one scope, and not empty."""
+    scope, message = ended[0].scope, "handoffs may start again"
+    told = message if scope == EVERYTHING else f"{scope}: {message}"
+    return _of_scope("unpaused", told, scope, actor=actor, at=at, ended=[pause.why for pause in ended])
 
 
-def _of_scope(kind: str, message: str, scope: Scope, *, actor: str, at: datetime) -> Note:
+def _of_scope(kind: str, message: str, scope: Scope, *, actor: str, at: datetime, **more: list[str]) -> Note:
     node = scope.name if scope.reach is Reach.NODE else None
-    return Note(kind, message, at, actor=actor, node=node, data={"scope": scope.reach.value, "name": scope.name})
+    data = {"scope": scope.reach.value, "name": scope.name, **more}
+    return Note(kind, message, at, actor=actor, node=node, data=data)
 
 
 def request_note(request: Request) -> Note:

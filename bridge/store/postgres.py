@@ -11,7 +11,7 @@ from sqlalchemy.dialects.postgresql import insert
 from bridge.model.handoff import Handoff
 from bridge.model.ledger import Change, Event, FenceAck, LeadersSight, LedgerState, PutSighting, Request
 from bridge.model.ownership import Node, Side
-from bridge.model.pause import EVERYTHING, Pause, Scope
+from bridge.model.pause import EVERYTHING, Pause, PauseKind, Scope
 from bridge.model.policy import Policy
 from bridge.ports import OnChange
 from bridge.store import events, leadership, ledger, pauses, policies, requests
@@ -104,8 +104,10 @@ class PostgresLedger:
         with reading(self._engine) as connection:
             return requests.by_id(connection, id)
 
-    def pause(self, reason: str, *, actor: str, at: datetime, scope: Scope = EVERYTHING) -> None:
-        pause = plain(Pause(scope, reason, actor, at))
+    def pause(
+        self, reason: str, *, actor: str, at: datetime, scope: Scope = EVERYTHING, kind: PauseKind = PauseKind.STOP
+    ) -> None:
+        pause = plain(Pause(scope, reason, actor, at, kind))
         with writing(self._engine) as connection:
             if pauses.begin(connection, pause):
                 events.append(connection, [pause_note(pause)])
@@ -115,7 +117,7 @@ class PostgresLedger:
         actor, at, scope = plain((actor, at, scope))
         with writing(self._engine) as connection:
             ended = pauses.end(connection, scope)
-            if ended is not None:
+            if ended:
                 events.append(connection, [resume_note(ended, actor=actor, at=at)])
                 events.tell(connection)
 

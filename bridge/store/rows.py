@@ -10,7 +10,7 @@ from bridge.model.demand import Victim
 from bridge.model.handoff import Handoff, Step
 from bridge.model.ledger import Backoff, NodeRecord, Preempted, PutSighting, Request, RequestState, Usage
 from bridge.model.ownership import Closure, Lease, Mark, Node, Owner, Side
-from bridge.model.pause import Pause, Reach, Scope
+from bridge.model.pause import Pause, PauseKind, Reach, Scope
 from bridge.store.tables import closures, handoffs, leases, nodes, requests, sightings
 
 RECORD = (
@@ -103,13 +103,14 @@ def preempted(row: AnyRow) -> Preempted:
 
 
 def pause(row: AnyRow) -> Pause:
-    return Pause(Scope(Reach(row.reach), row.name), row.reason, row.actor, row.at)
+    return Pause(Scope(Reach(row.reach), row.name), row.reason, row.actor, row.at, PauseKind(row.kind))
 
 
 def of_pause(pause: Pause) -> dict[str, Any]:
     return {
         "reach": pause.scope.reach.value,
         "name": pause.scope.name,
+        "kind": pause.kind.value,
         "reason": pause.reason,
         "actor": pause.actor,
         "at": pause.at,

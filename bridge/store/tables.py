@@ -35,7 +35,7 @@ from sqlalchemy.dialects.postgresql import ARRAY, JSONB
 from bridge.model.handoff import ADOPTER, Step
 from bridge.model.ledger import RequestState
 from bridge.model.ownership import Owner, Side
-from bridge.model.pause import Reach
+from bridge.model.pause import PauseKind, Reach
 from bridge.store.changes import LEASE_ID
 
 metadata = MetaData(
@@ -113,10 +113,12 @@ pauses = Table(
     metadata,
     Column("reach", Text, primary_key=True),
     Column("name", Text, primary_key=True),
+    Column("kind", Text, primary_key=True, server_default=PauseKind.STOP),
     Column("reason", Text, nullable=False),
     Column("actor", Text, nullable=False),
     _time("at"),
     _one_of("reach", Reach),
+    _one_of("kind", PauseKind),
     CheckConstraint(f"(reach = '{Reach.EVERYTHING}') = (name = '')", name="named"),
     CheckConstraint("reason <> ''", name="reason"),
 )

@@ -7,12 +7,12 @@ from collections import Counter
 from fastapi import APIRouter
 
 from bridge.api.dependencies import ApiDependencies, Deps, Operator, Reader
-from bridge.api.inputs import PauseOrder, ScopedOrder
+from bridge.api.inputs import OnlySay, PauseOrder, RecallOrder, ScopedOrder
 from bridge.api.problems import BODY, InputError, invalid, responses
-from bridge.api.views import Freshness, PauseEntry, PauseView, PlanView, SourceView, StatusReport
+from bridge.api.views import Freshness, PauseEntry, PauseView, PlanView, RecallView, SourceView, StatusReport
 from bridge.model.errors import Unreadable
 from bridge.model.ledger import LedgerState
-from bridge.model.pause import EVERYTHING, Reach, Scope
+from bridge.model.pause import EVERYTHING, PauseKind, Reach, Scope
 
 router = APIRouter(prefix="/v1", responses=responses())
 
@@ -62,6 +62,28 @@ def pause(order: PauseOrder, deps: Deps, caller: Operator) -> PauseView:
 
 
 @router.post(
+    "/recall",
+    operation_id="recall",
+    tags=["control"],
+    summary="Call every lent node home",
+    responses=responses(*BODY, 409),
+)
+def recall(order: RecallOrder, deps: Deps, caller: Operator, dry_run: OnlySay = False) -> RecallView:
+    """Of one pool or of all, until it is resumed. Nothing else begins to move there meanwhile.
+
+    Pods are evicted politely and jobs get their grace. Floors and minimum holds are not asked; a pause of a single node
+    holds that node, other pauses do not hold any.
+    """
+    state = deps.ledger.read()
+    if order.all == (order.pool is not None):
+        raise invalid([_wrong("pool", "neither a pool nor all, or both", "name a pool, or say all: true")])
+    scope = _scope(ScopedOrder(pool=order.pool), state)
+    if not dry_run:
+        deps.ledger.pause(order.reason, actor=caller.name, at=deps.clock.now(), scope=scope, kind=PauseKind.RECALL)
+    return RecallView(lent=_lent(state, scope), pauses=_standing(deps))
+
+
+@router.post(
     "/resume",
     operation_id="resume",
     tags=["control"],
@@ -69,7 +91,7 @@ def pause(order: PauseOrder, deps: Deps, caller: Operator) -> PauseView:
     responses=responses(*BODY, 409),
 )
 def resume(deps: Deps, caller: Operator, order: ScopedOrder | None = None) -> PauseView:
-    """Ends the pause of that scope, and no other; does nothing when there is none."""
+    """Ends the pause and the recall of that scope, and no other; does nothing when there is none."""
     scope = _scope(order or ScopedOrder(), deps.ledger.read())
     deps.ledger.resume(actor=caller.name, at=deps.clock.now(), scope=scope)
     return PauseView(paused="", pauses=_standing(deps))
@@ -77,6 +99,18 @@ def resume(deps: Deps, caller: Operator, order: ScopedOrder | None = None) -> Pa
 
 def _standing(deps: ApiDependencies) -> list[PauseEntry]:
     return [PauseEntry.of(pause) for pause in deps.ledger.read().pauses]
+
+
+def _lent(state: LedgerState, scope: Scope) -> list[str]:
+    """Nodes in `scope` that are away from home, or will be when their handoffs end."""
+    home = {pool.name: pool.home for pool in state.policy.pools if scope.covers_pool(pool.name)}
+    found = []
+    for name, lease in state.leases.items():
+        handoff, record = state.handoffs.get(name), state.nodes.get(name)
+        side = lease.owner.side or (handoff.destination if handoff else None)
+        if record is not None and record.node.pool in home and side is home[record.node.pool].other:
+            found.append(name)
+    return sorted(found)
 
 
 def _scope(order: ScopedOrder, state: LedgerState) -> Scope:

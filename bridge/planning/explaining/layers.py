@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterable, Iterator
 
 from bridge.model.ownership import Owner, Side
-from bridge.model.pause import EVERYTHING, Pause
+from bridge.model.pause import EVERYTHING, Pause, PauseKind
 from bridge.model.policy import PreemptionMode
 from bridge.planning.explaining.answer import DEVICE_PLUGIN, FIT, NODES, QUOTA, Link, Number
 from bridge.planning.explaining.waiting import Waiting, wishes
@@ -50,7 +50,12 @@ def paused(pauses: Iterable[Pause], layer: str) -> Iterator[Link]:
     """A link for each pause that covers what is explained."""
     for pause in pauses:
         whole = "the bridge" if pause.scope == EVERYTHING else pause.scope
-        yield Link(layer, True, f"{whole} is paused: {pause.reason}", command="bridgectl status")
+        since = f"{pause.at:%Y-%m-%d %H:%M} UTC"
+        told = {
+            PauseKind.STOP: f"{whole} is paused",
+            PauseKind.RECALL: f"{whole} is recalled by {pause.actor} since {since}, every lent node comes home",
+        }
+        yield Link(layer, True, f"{told[pause.kind]}: {pause.reason}", command="bridgectl status")
 
 
 def _of_demand(waiting: Waiting) -> Iterator[Link]:
