@@ -98,9 +98,8 @@ def recall(
         print_json(answer)
         return
     where = "".join(f" --{option} {name}" for option, name in _scope(pool, None).items())
-    print_line(
-        f"recalled: {joined(answer['lent'])}. Nothing else moves there; `bridgectl resume{where}` ends the recall."
-    )
+    ended = f"`bridgectl resume{where}` ends the recall"
+    print_line(f"recalled: {joined(answer['lent'])}. Nothing else moves there; {ended}.")
     print_line("follow with: bridgectl handoffs --watch")
 
 

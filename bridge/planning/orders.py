@@ -1,4 +1,4 @@
-"""Judges a move that a person orders. Their word replaces idle age and minimum hold, never a floor, a pause or a fact."""
+"""Judges a move that a person orders. Their word replaces idle age and minimum hold; never a floor, pause or fact."""
 
 from __future__ import annotations
 

@@ -1,11 +1,13 @@
 """A recall: for as long as it stands, every lent node of a pool comes home and nothing else is planned there.
 
-It is a state, not an order, so nothing has to be remembered of it: each plan names what still is lent. A node that cannot
-be taken now is named with the obstacle and asked again in the next pass, one whose handoff went back after its backoff,
-one that was on its way out once it has arrived. Floors, borrow limits, minimum holds and the limit of moves in flight are
-not asked, as somebody wants the nodes whatever the policy says. The work on them is asked politely all the same: pods go
-by evictions within their budgets, as for any order of a person; jobs are ended where the policy lets work be requeued,
-with its signal, grace and limits, and waited for where it does not.
+It is a state, not an order, so nothing has to be remembered of it: each plan names what still is lent. A node that
+cannot be taken now is named with the obstacle and asked again in the next pass; one whose handoff went back, after its
+backoff; one that was on its way out, once it has arrived.
+
+Floors, borrow limits, minimum holds and the limit of moves in flight are not asked: somebody wants the nodes, whatever
+the policy says. The work on them is asked politely all the same. Pods go by evictions within their budgets, as for any
+order of a person; jobs are ended where the policy lets work be requeued, with its signal, grace and limits, and waited
+for where it does not.
 """
 
 from __future__ import annotations

@@ -41,7 +41,7 @@ from bridge.model.ledger import (
     Usage,
 )
 from bridge.model.ownership import Closure, Lease, Mark, Node, Owner, Side
-from bridge.model.pause import EVERYTHING, Pause, Reach, Scope
+from bridge.model.pause import EVERYTHING, Pause, PauseKind, Reach, Scope
 from bridge.model.policy import Policy, PoolPolicy
 from bridge.ports import Ledger
 
@@ -934,6 +934,33 @@ class LedgerContract:
             ("unpaused", None, "handoffs may start again"),
             ("unpaused", "gpu-1", "node gpu-1: handoffs may start again"),
         ]
+
+    def test_a_recall_stands_beside_a_pause_of_its_scope_and_both_end_together(self, ledger: Ledger) -> None:
+        pool = Scope(Reach.POOL, "gpu")
+        ledger.pause("power cut", actor="ada", at=T0, scope=pool, kind=PauseKind.RECALL)
+        ledger.pause("power cut", actor="mia", at=T0, scope=pool, kind=PauseKind.RECALL)
+        ledger.pause("new driver", actor="mia", at=T0, scope=pool)
+        ledger.pause("everybody home", actor="mia", at=T0, kind=PauseKind.RECALL)
+        assert ledger.read().pauses == (
+            Pause(EVERYTHING, "everybody home", "mia", T0, PauseKind.RECALL),
+            Pause(pool, "power cut", "ada", T0, PauseKind.RECALL),
+            Pause(pool, "new driver", "mia", T0),
+        )
+        assert ledger.read().paused == "recalled by mia: everybody home"
+        ledger.resume(actor="ada", at=T0, scope=pool)
+        assert [pause.scope for pause in ledger.read().pauses] == [EVERYTHING]
+        told = [(event.kind, event.message, event.data.get("ended")) for event in ledger.events(after=0, limit=10)]
+        assert told == [
+            ("recalled", "pool gpu: recalled by ada: power cut", None),
+            ("paused", "pool gpu: new driver", None),
+            ("recalled", "recalled by mia: everybody home", None),
+            ("unpaused", "pool gpu: handoffs may start again", ["recalled by ada: power cut", "new driver"]),
+        ]
+
+    def test_a_single_node_is_not_recalled(self, ledger: Ledger) -> None:
+        with pytest.raises(Invalid, match="brought home by an order"):
+            ledger.pause("x", actor="ada", at=T0, scope=Scope(Reach.NODE, "gpu-1"), kind=PauseKind.RECALL)
+        assert ledger.read().pauses == ()
 
     def test_a_pause_without_a_reason_is_refused(self, ledger: Ledger) -> None:
         """Nor does it end one: that is what a client of the first version would have meant by it."""

@@ -34,7 +34,7 @@ from bridge.model.ledger import (
     Usage,
 )
 from bridge.model.ownership import Mark, Owner, Side
-from bridge.model.pause import EVERYTHING, Reach, Scope
+from bridge.model.pause import EVERYTHING, PauseKind, Reach, Scope
 from bridge.ports import Ledger
 from bridge.store.memory import MemoryLedger
 from bridge.store.postgres import PostgresLedger
@@ -189,15 +189,16 @@ def calls(state: LedgerState) -> st.SearchStrategy[Call]:
     )
     scopes = st.sampled_from([EVERYTHING, Scope(Reach.POOL, "gpu"), Scope(Reach.NODE, NODES[0])])
     pauses = st.builds(
-        lambda why, scope: (
+        lambda why, scope, kind: (
             lambda ledger: (
-                ledger.pause(why, actor="ada", at=T0, scope=scope)
+                ledger.pause(why, actor="ada", at=T0, scope=scope, kind=kind)
                 if why
                 else ledger.resume(actor="ada", at=T0, scope=scope)
             )
         ),
         words,
         scopes,
+        st.sampled_from([PauseKind.STOP, PauseKind.RECALL]),
     )
     acks = st.builds(
         lambda number, at: lambda ledger: ledger.acknowledge_fence(FenceAck(number, at)), st.integers(0, 9), times

@@ -14,7 +14,7 @@ from bridge.model.errors import CallFailed, Invalid, Unreadable
 from bridge.model.handoff import Step
 from bridge.model.ledger import PutHandoff, PutUsage, Usage
 from bridge.model.ownership import Side
-from bridge.model.pause import EVERYTHING, Reach, Scope
+from bridge.model.pause import EVERYTHING, PauseKind, Reach, Scope
 from bridge.store import migrate
 from bridge.store.connections import open_engine
 from bridge.store.postgres import PostgresLedger
@@ -114,6 +114,31 @@ def test_a_pause_of_the_version_before_stands_after_the_upgrade(postgres_url: st
     found = [(pause.scope, pause.reason, pause.actor) for pause in again.read().pauses]
     again.close()
     assert found == [(EVERYTHING, "switch maintenance", "before the upgrade")]
+
+
+def test_a_version_that_knows_no_recalls_finds_the_pauses_alone(
+    postgres: PostgresServer, postgres_database: str
+) -> None:
+    url = postgres.url(postgres_database)
+    ledger = PostgresLedger(url)
+    ledger.pause("switch maintenance", actor="oncall", at=T0)
+    ledger.pause("power cut", actor="oncall", at=T0, kind=PauseKind.RECALL)
+    ledger.pause("power cut", actor="oncall", at=T0, scope=Scope(Reach.POOL, "gpu"), kind=PauseKind.RECALL)
+
+    def shown() -> str:
+        with postgres.connect(postgres_database) as connection:
+            (paused,) = connection.execute("SELECT paused FROM settings").fetchone() or ("",)
+            return str(paused)
+
+    assert shown() == "recalled by oncall: power cut; switch maintenance"
+    ledger.close()
+    migrate.downgrade(url, revision="0003")
+    assert shown() == "switch maintenance"
+    migrate.upgrade(url)
+    again = PostgresLedger(url)
+    found = [(pause.scope, pause.reason, pause.kind) for pause in again.read().pauses]
+    again.close()
+    assert found == [(EVERYTHING, "switch maintenance", PauseKind.STOP)]
 
 
 def test_upgrading_what_is_new_already_does_nothing(postgres_url: str) -> None:

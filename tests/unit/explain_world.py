@@ -19,6 +19,7 @@ from bridge.model.handoff import Handoff, Step
 from bridge.model.kube import KubeNode, KubeObservation, PendingPod, RunningPod
 from bridge.model.ledger import NodeRecord
 from bridge.model.ownership import Lease, Node, Owner, Side
+from bridge.model.pause import Pause, Reach
 from bridge.model.policy import Policy
 from bridge.model.slurm import SlurmJob, SlurmNode, SlurmObservation
 from bridge.planning.demand import slurm_queue, slurm_works
@@ -143,7 +144,10 @@ class Fleet:
     # --- one node ---
 
     def _places(self) -> tuple[Place, ...]:
-        return tuple(self._place(number, letter) for number, letter in enumerate(self.letters, 1))
+        pauses: tuple[Pause, ...] = self.snapshot_fields.get("pauses", ())  # type: ignore[assignment]
+        of_node = {pause.scope.name: pause.reason for pause in pauses if pause.scope.reach is Reach.NODE}
+        found = (self._place(number, letter) for number, letter in enumerate(self.letters, 1))
+        return tuple(replace(place, paused=of_node.get(place.name, "")) for place in found)
 
     def _place(self, number: int, letter: str) -> Place:
         node = Node(f"n{number}", f"n{number}", f"n{number}.k", "h100", 8)

@@ -114,7 +114,7 @@ def test_metrics_of_the_ledger(world: World, client: TestClient) -> None:
     world.begin("gpu-2", "h2")
     record = world.ledger.read().nodes["gpu-1"]
     world.commit(PutRecord(replace(record, unusable="no GPU allocatable")))
-    assert samples(client)["bridge_paused", "", "everything"] == 0
+    assert samples(client)["bridge_paused", "stop", "", "everything"] == 0
     client.post("/v1/pause", json={"reason": "x"})
     client.post("/v1/pause", json={"reason": "x", "node": "gpu-2"})
     found = samples(client)
@@ -122,7 +122,7 @@ def test_metrics_of_the_ledger(world: World, client: TestClient) -> None:
     assert [found["bridge_nodes", owner, "h100"] for owner in ("slurm", "kubernetes", "bridge", "none")] == [0, 1, 1, 2]
     assert found["bridge_nodes_unusable", "h100"] == 1
     assert found["bridge_handoffs_live", "kubernetes", "empty"] == 1
-    assert found["bridge_paused", "", "everything"] == found["bridge_paused", "gpu-2", "node"] == 1
+    assert found["bridge_paused", "stop", "", "everything"] == found["bridge_paused", "stop", "gpu-2", "node"] == 1
     assert found["bridge_generation",] == 2
     # Counted from the first scrape on: the policy was there before it.
     assert found["bridge_events_total", "step"] == 2

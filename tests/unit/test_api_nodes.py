@@ -15,7 +15,7 @@ from bridge.model.errors import Unreadable
 from bridge.model.handoff import Step
 from bridge.model.ledger import AnswerRequest, NodeRecord, PutHandoff, PutRecord, PutSighting, Request, RequestState
 from bridge.model.ownership import Owner, Side
-from bridge.model.pause import Reach, Scope
+from bridge.model.pause import EVERYTHING, Pause, PauseKind, Reach, Scope
 from tests.unit.api_world import NOON, World, bearer
 
 
@@ -217,7 +217,7 @@ def test_a_reason_with_control_characters_is_refused(client: TestClient) -> None
 
 def test_pause_and_resume_write_who_and_why(world: World, client: TestClient) -> None:
     answer = client.post("/v1/pause", json={"reason": "switch maintenance"}).json()
-    standing = {"scope": "everything", "name": "", "reason": "switch maintenance", "by": "oncall"}
+    standing = {"kind": "stop", "scope": "everything", "name": "", "reason": "switch maintenance", "by": "oncall"}
     assert answer == {"paused": "switch maintenance", "pauses": [{**standing, "at": "2026-03-02T12:00:00Z"}]}
     assert world.ledger.read().paused == "switch maintenance"
     assert client.get("/v1/status").json()["paused"] == "switch maintenance"
@@ -271,6 +271,51 @@ def test_the_pause_of_a_pool_that_has_left_can_still_be_ended(world: World, clie
     assert client.post("/v1/resume", json={"pool": "a100"}).json()["pauses"] == []
 
 
+@pytest.mark.parametrize(
+    ("asked", "scope"), [({"all": True}, EVERYTHING), ({"pool": "h100"}, Scope(Reach.POOL, "h100"))]
+)
+def test_a_recall_names_what_it_is_about(
+    world: World, client: TestClient, asked: dict[str, object], scope: Scope
+) -> None:
+    """What is lent and what is on its way out; with dry_run nothing is written."""
+    world.own("gpu-1", Owner.KUBERNETES)
+    world.begin("gpu-2", "h2")
+    world.own("gpu-3", Owner.SLURM)
+    body = {"reason": "power cut", **asked}
+    assert client.post("/v1/recall?dry_run=true", json=body).json() == {"lent": ["gpu-1", "gpu-2"], "pauses": []}
+    assert world.ledger.read().pauses == ()
+    answer = client.post("/v1/recall", json=body).json()
+    assert answer["lent"] == ["gpu-1", "gpu-2"]
+    assert [(each["kind"], each["reason"]) for each in answer["pauses"]] == [("recall", "power cut")]
+    assert world.ledger.read().pauses == (Pause(scope, "power cut", "oncall", NOON, PauseKind.RECALL),)
+    assert client.get("/v1/status").json()["pauses"] == answer["pauses"]
+    assert client.get("/v1/nodes/gpu-3").json()["paused"].endswith("recalled by oncall: power cut")
+    event = client.get("/v1/events").json()["items"][-1]
+    assert (event["kind"], event["actor"], event["data"]) == (
+        "recalled",
+        "oncall",
+        {"scope": scope.reach, "name": scope.name},
+    )
+    client.post("/v1/resume", json={key: name for key, name in asked.items() if key == "pool"})
+    assert world.ledger.read().pauses == ()
+
+
+@pytest.mark.parametrize(
+    ("asked", "message"),
+    [
+        ({}, "neither a pool nor all, or both"),
+        ({"all": True, "pool": "h100"}, "neither a pool nor all, or both"),
+        ({"pool": "a100"}, "the policy has no pool a100"),
+    ],
+)
+def test_nothing_is_recalled_by_mistake(
+    world: World, client: TestClient, asked: dict[str, object], message: str
+) -> None:
+    answer = client.post("/v1/recall", json={"reason": "x", **asked})
+    assert (answer.status_code, answer.json()["errors"][0]["message"]) == (422, message)
+    assert world.ledger.read().pauses == ()
+
+
 def test_status(world: World, client: TestClient) -> None:
     world.own("gpu-1", Owner.KUBERNETES)
     world.begin("gpu-2", "h2")
@@ -316,6 +361,7 @@ def test_a_plan_on_an_unknown_world_is_503(world: World, client: TestClient) -> 
         ("GET", "/v1/slurm/fence", None),
         ("GET", "/readyz", None),
         ("POST", "/v1/pause", {"reason": "x"}),
+        ("POST", "/v1/recall", {"reason": "x", "all": True}),
         ("POST", "/v1/handoffs", ORDER),
     ],
 )

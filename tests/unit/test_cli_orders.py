@@ -19,6 +19,7 @@ from bridge.cli.failures import CliError
 from bridge.cli.main import app
 from bridge.cli.text import duration
 from bridge.model.ledger import RequestState
+from bridge.model.ownership import Owner
 from bridge.model.policy import Policy
 from tests.unit.api_world import POLICY, TOKENS, World
 from tests.unit.cli_world import CliRunner, Terminal
@@ -105,6 +106,39 @@ def test_pause_and_resume_of_a_pool_and_of_a_node(world: World, terminal: Termin
     )
     assert terminal.shown("resume", "--node", "gpu-1") == "handoffs may start again\n"
     assert "  pool: the policy has no pool a100" in terminal.run("pause", "x", "--pool", "a100").stderr
+
+
+def test_recall_shows_asks_and_then_calls(world: World, terminal: Terminal) -> None:
+    world.share()
+    world.own("gpu-3", Owner.KUBERNETES)
+    no = terminal.run("recall", "--all", input="n\n")
+    assert no.exit_code == 1
+    assert "lent, or on their way out: gpu-3. Their work is asked to go; nothing is lent.\n" in no.stdout
+    assert "error: not confirmed: nothing has changed\n" in no.stderr
+    assert terminal.run("recall", "--all", input="").exit_code == 1
+    assert world.ledger.read().pauses == ()
+    said = terminal.run("recall", "--pool", "h100", "--reason", "power cut", input="y\n").stdout
+    assert said.endswith(
+        "recalled: gpu-3. Nothing else moves there; `bridgectl resume --pool h100` ends the recall.\n"
+        "follow with: bridgectl handoffs --watch\n"
+    )
+    world.clock.pass_s(65)
+    status = terminal.shown("status")
+    assert "recalled    pool h100: recalled by platform: power cut (1m05s ago)\n" in status
+    assert "paused" not in status
+    assert "paused: pool h100: recalled by platform: power cut" in terminal.shown("nodes", "gpu-1")
+    assert json.loads(terminal.shown("recall", "--all", "--yes", "-o", "json"))["lent"] == ["gpu-3"]
+    assert terminal.shown("resume", "--pool", "h100") == (
+        "handoffs may start again\nstill paused: recalled by platform: ordered with bridgectl\n"
+    )
+
+
+@pytest.mark.parametrize(
+    "arguments", [(), ("--all", "--pool", "h100"), ("--all", "-o", "json"), ("--node", "gpu-1", "--all")]
+)
+def test_a_recall_that_is_not_clear_sends_nothing(terminal: Terminal, arguments: tuple[str, ...]) -> None:
+    assert terminal.run("recall", *arguments).exit_code == 2
+    assert terminal.wire.sent == []
 
 
 # --- ways to fail ---

@@ -8,7 +8,7 @@ from datetime import timedelta
 import pytest
 
 from bridge.model.ownership import Side
-from bridge.model.pause import EVERYTHING, Pause, Reach, Scope
+from bridge.model.pause import EVERYTHING, Pause, PauseKind, Reach, Scope
 from bridge.planning.explain import Link
 from bridge.planning.explaining.answer import DEVICE_PLUGIN, FIT, LIMITS, NODES, QUOTA
 from tests.unit.explain_world import NOW, Fleet, job, pod, policy, running
@@ -246,6 +246,19 @@ def test_a_node_and_a_pool_say_which_pauses_cover_them() -> None:
     assert [link.text for link in layer(node.chain, "pause")] == [*whole, "node n1 is paused: bad switch"]
     assert node.verdict == "node n1 belongs to slurm and stays: the bridge is paused: bad switch."
     assert [link.text for link in layer(fleet.told("pool", "h100").chain, "pause")] == whole
+
+
+def test_a_recall_says_since_when_and_by_whom_and_keeps_no_lent_node() -> None:
+    recall = Pause(EVERYTHING, "power cut", "oncall", NOW, PauseKind.RECALL)
+    held = Pause(Scope(Reach.NODE, "n3"), "bad fan", "mia", NOW)
+    fleet = Fleet("SkK", pods=(pod(),), snapshot_fields={"pauses": (recall, held)})
+    told = "the bridge is recalled by oncall since 2026-03-02 12:00 UTC, every lent node comes home: power cut"
+    assert fleet.told("node", "n1").verdict == f"node n1 belongs to slurm and stays: {told}."
+    assert fleet.told("node", "n2").verdict == (
+        "node n2 moves to slurm with the plan of this moment: recalled: power cut."
+    )
+    assert fleet.told("node", "n3").verdict == "node n3 belongs to kubernetes and stays: node n3 is paused: bad fan."
+    assert next(link for link in fleet.told("pod", "web/chat-1").chain if link.holds).text == told
 
 
 def test_a_job_behind_those_at_which_a_plan_looks_is_told_so() -> None:

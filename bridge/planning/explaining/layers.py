@@ -7,7 +7,7 @@ only the order of a plan decides is quoted in the planner's own words.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 
 from bridge.model.ownership import Owner, Side
 from bridge.model.pause import EVERYTHING, Pause, PauseKind
@@ -38,7 +38,8 @@ def quota(waiting: Waiting) -> Iterator[Link]:
 
 def _whole_bridge(waiting: Waiting) -> Iterator[Link]:
     snapshot = waiting.scene.snapshot
-    yield from paused(snapshot.halting(waiting.pool.name), QUOTA)
+    for pause in snapshot.halting(waiting.pool.name):
+        yield paused(pause, QUOTA)
     for detail in snapshot.unknown:
         yield Link(QUOTA, True, f"UNKNOWN: {detail}; nothing moves", command="bridgectl status")
     held_back = waiting.scene.told(f"demand in pool {waiting.pool.name}")
@@ -46,16 +47,15 @@ def _whole_bridge(waiting: Waiting) -> Iterator[Link]:
         yield Link(QUOTA, True, f"no demand moves nodes now: {held_back}", command="bridgectl plan")
 
 
-def paused(pauses: Iterable[Pause], layer: str) -> Iterator[Link]:
-    """A link for each pause that covers what is explained."""
-    for pause in pauses:
-        whole = "the bridge" if pause.scope == EVERYTHING else pause.scope
-        since = f"{pause.at:%Y-%m-%d %H:%M} UTC"
-        told = {
-            PauseKind.STOP: f"{whole} is paused",
-            PauseKind.RECALL: f"{whole} is recalled by {pause.actor} since {since}, every lent node comes home",
-        }
-        yield Link(layer, True, f"{told[pause.kind]}: {pause.reason}", command="bridgectl status")
+def paused(pause: Pause, layer: str, *, holds: bool = True) -> Link:
+    """The link of a pause that covers what is explained."""
+    whole = "the bridge" if pause.scope == EVERYTHING else pause.scope
+    since = f"{pause.at:%Y-%m-%d %H:%M} UTC"
+    told = {
+        PauseKind.STOP: f"{whole} is paused",
+        PauseKind.RECALL: f"{whole} is recalled by {pause.actor} since {since}, every lent node comes home",
+    }
+    return Link(layer, holds, f"{told[pause.kind]}: {pause.reason}", command="bridgectl status")
 
 
 def _of_demand(waiting: Waiting) -> Iterator[Link]:

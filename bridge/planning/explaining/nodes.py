@@ -9,11 +9,13 @@ from bridge.lifecycle.facts import SideFacts
 from bridge.model.handoff import Handoff
 from bridge.model.kube import KubeNode
 from bridge.model.ownership import Owner, Side
+from bridge.model.pause import Reach
 from bridge.model.policy import PoolPolicy
 from bridge.planning.adoption import ASSUMED
 from bridge.planning.explaining.answer import DEVICE_PLUGIN, Estimate, Explanation, Kind, Link, Remedy, ranked
 from bridge.planning.explaining.layers import paused, pods_on
 from bridge.planning.explaining.scene import Scene
+from bridge.planning.recall import recalling
 from bridge.planning.refusals import hold_refusal
 from bridge.planning.snapshot import Place, count_nodes
 
@@ -88,8 +90,12 @@ def _handoff(place: Place, now: datetime) -> Iterator[Link]:
 
 
 def _paused(scene: Scene, place: Place) -> Iterator[Link]:
-    pool = place.record.node.pool
-    return paused((each for each in scene.snapshot.pauses if each.scope.covers(pool, place.name)), PAUSE)
+    """A lent node that is recalled is kept by the pause of its own alone."""
+    name = place.record.node.pool
+    pool, found = scene.policy.pool(name), [p for p in scene.snapshot.pauses if p.scope.covers(name, place.name)]
+    called = pool is not None and place.heading_for is pool.home.other and recalling(found) is not None
+    for pause in found:
+        yield paused(pause, PAUSE, holds=not called or pause.scope.reach is Reach.NODE)
 
 
 def _history(place: Place) -> str:

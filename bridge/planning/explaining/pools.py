@@ -30,7 +30,7 @@ def explain_pool(scene: Scene, name: str) -> Explanation | None:
     subject, shares = f"pool {name}", scene.shares(pool)
     links = (
         *scene_unknown(scene),
-        *paused(scene.snapshot.halting(name), PAUSE),
+        *(paused(pause, PAUSE) for pause in scene.snapshot.halting(name)),
         *(_side(pool, shares[side]) for side in Side),
         _headroom(scene, pool),
         *_demand(scene, pool),

@@ -1,0 +1,142 @@
+"""The big red switch: a recall brings every lent node home, politely, and nothing is lent until it is ended."""
+
+from __future__ import annotations
+
+import pytest
+
+from bridge.model.handoff import Step
+from bridge.model.ledger import RequestState
+from bridge.model.ownership import Owner, Side
+from bridge.model.pause import EVERYTHING, PauseKind, Reach, Scope
+from tests.simulation.accounts import at_rest, unaccounted
+from tests.simulation.fleet import Fleet
+
+POOL = Scope(Reach.POOL, "shared")
+BUDGET = "PodDisruptionBudget allows no disruption"
+
+
+def recall(fleet: Fleet, scope: Scope = EVERYTHING) -> None:
+    now = fleet.world.clock.now()
+    fleet.ledger.pause("power cut", actor="oncall", at=now, scope=scope, kind=PauseKind.RECALL)
+
+
+def resume(fleet: Fleet, scope: Scope = EVERYTHING) -> None:
+    fleet.ledger.resume(actor="oncall", at=fleet.world.clock.now(), scope=scope)
+
+
+def serving(replicas: int, *, policy: dict[str, object] | None = None, **pods: object) -> Fleet:
+    """A fleet in which each of `replicas` pods of the Deployment ``chat`` has a lent node to itself."""
+    fleet = Fleet(**{"min_hold_s": 3600, **(policy or {})})
+    fleet.settle()
+    fleet.run_for(40)
+    fleet.deploy("chat", replicas, **pods)
+    fleet.run_until(lambda: len(lent(fleet)) == replicas and at_rest(fleet), "every pod has a node", within_s=4000)
+    fleet.run_until(lambda: all(pod.ready for pod in fleet.world.kube.cluster.of("default/chat")), "all are ready")
+    return fleet
+
+
+def lent(fleet: Fleet) -> list[str]:
+    return fleet.owned(Owner.KUBERNETES)
+
+
+@pytest.mark.parametrize("scope", [EVERYTHING, POOL])
+def test_all_come_home_and_none_is_lent_before_it_is_ended(scope: Scope) -> None:
+    """Within their minimum hold, below the floor of Kubernetes, more than may move at once; pods are evicted."""
+    fleet = serving(3, policy={"max_in_flight": 3, "kubernetes": {"floor_nodes": 3}}, shutdown_s=20)
+    recall(fleet, scope)
+    refused = fleet.order(Side.KUBERNETES, "gpu-4")
+    fleet.run_until(lambda: len(fleet.owned(Owner.SLURM)) == 4, "all are Slurm's")
+    assert {each.requested_by for each in fleet.ledger.handoffs(limit=3)} == {"oncall"}
+    fleet.run_for(120)
+    assert lent(fleet) == []
+    assert at_rest(fleet)
+    answered = fleet.ledger.request(refused.id)
+    assert answered is not None
+    assert (answered.state, f"`{scope.ended_by}` first" in answered.answer) == (RequestState.REFUSED, True)
+    job = fleet.sbatch(nodes=4, runs_s=20)
+    fleet.run_until(lambda: fleet.world.slurm.job(job).state == "RUNNING", "Slurm uses them")
+    resume(fleet, scope)
+    fleet.run_until(lambda: len(lent(fleet)) == 3, "the pods that wait get nodes again")
+    assert unaccounted(fleet) == []
+
+
+def test_a_budget_is_obeyed_however_long_it_takes() -> None:
+    """Each attempt that runs out of patience goes back, and is made again after its backoff."""
+    fleet = serving(1, policy={"empty_patience_s": 60, "failure_backoff_s": 30}, min_available=1)
+    (node,) = lent(fleet)
+    recall(fleet)
+    fleet.run_until(lambda: fleet.at_step(node, Step.RETURNED), "the first attempt goes back", within_s=200)
+    fleet.run_until(lambda: fleet.at_step(node, Step.EMPTY), "it is called again", within_s=200)
+    fleet.run_until(lambda: BUDGET in "; ".join(fleet.handoff(node).blockers), "the budget is named")
+    assert all(pod.ready for pod in fleet.world.kube.cluster.of("default/chat"))
+    fleet.world.kube.cluster.scale("default/chat", 0)
+    fleet.run_until(lambda: lent(fleet) == [] and at_rest(fleet), "it is home")
+
+
+def test_a_persons_cordon_keeps_its_node_out_of_it() -> None:
+    """Until the person is done with it; the others do not wait for that."""
+    fleet = serving(2)
+    node, other = lent(fleet)
+    kube_name = f"{node}.testbed"
+    fleet.world.kube.cluster.cordon(kube_name)
+    recall(fleet)
+    fleet.run_until(lambda: other in fleet.owned(Owner.SLURM), "the other one is home")
+    fleet.run_for(120)
+    assert lent(fleet) == [node]
+    assert fleet.world.kube.cluster.nodes[kube_name].cordoned
+    fleet.world.kube.cluster.cordon(kube_name, False)
+    fleet.run_until(lambda: lent(fleet) == [], "it follows")
+
+
+def test_the_pause_of_a_node_holds_it_and_wider_pauses_do_not() -> None:
+    fleet = serving(2)
+    node, other = lent(fleet)
+    for scope in (EVERYTHING, POOL, Scope(Reach.NODE, node)):
+        fleet.ledger.pause("bad fan", actor="mia", at=fleet.world.clock.now(), scope=scope)
+    recall(fleet, POOL)
+    fleet.run_until(lambda: other in fleet.owned(Owner.SLURM), "the other one is home")
+    fleet.run_for(120)
+    assert lent(fleet) == [node]
+    resume(fleet, Scope(Reach.NODE, node))
+    fleet.run_until(lambda: lent(fleet) == [], "it follows")
+
+
+@pytest.mark.parametrize("step", [Step.CLOSE, Step.CLEAN, Step.OPEN, Step.PROVE])
+def test_what_is_on_its_way_out_arrives_and_comes_home(step: Step) -> None:
+    fleet = Fleet(min_hold_s=3600)
+    fleet.settle()
+    fleet.order(Side.KUBERNETES, "gpu-1")
+    fleet.run_until(lambda: fleet.at_step("gpu-1", step), f"gpu-1 is at {step}")
+    recall(fleet)
+    fleet.run_until(lambda: fleet.at_step("gpu-1", Step.DONE), "it arrives all the same")
+    assert fleet.handoff("gpu-1").destination is Side.KUBERNETES
+    fleet.run_until(lambda: len(fleet.owned(Owner.SLURM)) == 4, "and comes home")
+
+
+def test_the_next_leader_goes_on_with_it() -> None:
+    """Also with what was begun: no node is called twice."""
+    fleet = serving(2, shutdown_s=30)
+    recall(fleet)
+    fleet.run_until(lambda: all(fleet.at_step(node, Step.EMPTY) for node in ("gpu-1", "gpu-2")), "both are emptied")
+    fleet.reconciler = fleet.new_broker()
+    fleet.run_until(lambda: lent(fleet) == [] and at_rest(fleet), "both are home", within_s=300)
+    assert len([each for each in fleet.ledger.handoffs(limit=20) if each.requested_by == "oncall"]) == 2
+    fleet.reconciler = fleet.new_broker()
+    fleet.run_for(120)
+    assert lent(fleet) == [], "a state, not an order: it holds for the leader after that one too"
+
+
+@pytest.mark.parametrize(("mode", "state"), [("requeue", "PENDING"), ("none", "RUNNING")])
+def test_jobs_on_lent_nodes_get_what_the_policy_gives_victims(mode: str, state: str) -> None:
+    """Where Kubernetes is home and Slurm the borrower."""
+    preemption = {"mode": mode, "signal": "USR1", "grace_s": 20, "min_runtime_s": 0}
+    fleet = Fleet(nodes=2, home="kubernetes", preemption=preemption)
+    fleet.settle()
+    job = fleet.sbatch(nodes=1, runs_s=400, time_limit_s=500)
+    fleet.run_until(lambda: fleet.world.slurm.job(job).state == "RUNNING", "it has a node")
+    recall(fleet)
+    fleet.run_for(90)
+    assert fleet.world.slurm.job(job).state == state
+    fleet.run_until(lambda: len(lent(fleet)) == 2 and at_rest(fleet), "both are home", within_s=600)
+    fleet.run_for(60)
+    assert len(lent(fleet)) == 2
