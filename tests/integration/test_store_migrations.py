@@ -132,7 +132,7 @@ def test_a_version_that_knows_no_recalls_finds_the_pauses_alone(
 
     assert shown() == "recalled by oncall: power cut; switch maintenance"
     ledger.close()
-    migrate.downgrade(url, revision="0003")
+    migrate.downgrade(url, revision="0004")
     assert shown() == "switch maintenance"
     migrate.upgrade(url)
     again = PostgresLedger(url)
