@@ -282,6 +282,20 @@ def test_jobs_that_wait_for_no_node_of_the_bridge(name: str, verdict: str) -> No
     assert Fleet("sS", (running(12, "n1"), job(18, partition="cpu"))).told("job", name).verdict == verdict
 
 
+def test_of_a_job_that_runs_it_is_told_what_its_end_would_lose() -> None:
+    saved = f"bridge: checkpoint=900 saved={(NOW - timedelta(seconds=80)).timestamp():.0f}"
+    told = Fleet("ss", (running(12, "n1", comment=saved), running(13, "n2", may_requeue=False))).told
+    [lost] = layer(told("job", "12").chain, "work")
+    # 8 GPUs, 80 s since the report, 120 s to start again.
+    assert lost.text == "ending it now loses 1600 GPU-s, as it reported a checkpoint 80 s ago"
+    assert lost.numbers == {"gpus": 8, "loss_gpu_s": 1600}
+    [spared] = layer(told("job", "13").chain, "work")
+    assert spared.text == (
+        "ending it now loses 15360 GPU-s, as it says nothing of checkpoints; "
+        "no victim: it may not be requeued (not a batch job, or sbatch --no-requeue)"
+    )
+
+
 def test_a_task_of_an_array_and_a_het_component_are_found_by_their_own_names() -> None:
     array = Fleet("kk", (job(17, array=17, task_count=4),))
     assert array.told("job", "17_3").subject == "job 17_3 of alice"

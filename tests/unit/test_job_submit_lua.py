@@ -9,12 +9,14 @@ import importlib
 import json
 import os
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from bridge.model.slurm import SlurmJob
+from bridge.planning.wishes import wishes
 from bridge.slurm_agent.files import PoolFacts, policy_text
 
 PLUGIN = Path(__file__).parents[2] / "slurm_plugins" / "job_submit.lua"
@@ -280,6 +282,29 @@ def test_a_word_that_makes_no_sense_is_told_and_the_job_goes_through(plugin: Plu
     answer, desc = plugin.submit(job(comment=f"bridge: {word}"))
     assert (answer, plugin.told) == (SUCCESS, [ODD.format(word)])
     assert json.loads(desc.admin_comment) == {"bridge": TAG}
+
+
+@pytest.mark.parametrize(
+    "comment",
+    [
+        "",
+        "bridge: checkpoint=600 grace=120 signal=B:USR1",
+        "a run; bridge: signal=sigterm grace=0",
+        "bridge:checkpoint=1 signal=S:USR2 borrow=yes",
+        "bridge: saved=1796201113 grace=7 later",
+        "mybridge: grace=7",
+        "my_bridge: grace=7",
+        "bridge: my own",
+    ],
+)
+def test_the_bridge_reads_the_same_in_the_tag_as_in_the_comment(plugin: Plugin, comment: str) -> None:
+    _, desc = plugin.submit(job(comment=comment))
+    found = {"tag": wishes(_queued(desc.admin_comment, "")), "comment": wishes(_queued("", comment))}
+    assert found["tag"] == replace(found["comment"], saved_at=None)
+
+
+def _queued(admin_comment: str, comment: str) -> SlurmJob:
+    return SlurmJob(17, "PENDING", "alice", "vision", "shared", admin_comment=admin_comment, comment=comment)
 
 
 def test_a_comment_is_data_and_never_breaks_the_tag(plugin: Plugin) -> None:

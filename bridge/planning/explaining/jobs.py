@@ -147,9 +147,15 @@ def _slurm_remedies(parts: tuple[SlurmJob, ...], links: tuple[Link, ...]) -> tup
 
 def _not_pending(scene: Scene, subject: str, job: SlurmJob) -> Explanation:
     where = f" on {', '.join(job.nodes)}" if job.nodes else ""
-    link = Link(LIMITS, False, f"it is {job.state}{where}", {"nodes": len(job.nodes)}, f"scontrol show job {job.id}")
+    command = f"scontrol show job {job.id}"
+    links = [Link(LIMITS, False, f"it is {job.state}{where}", {"nodes": len(job.nodes)}, command)]
+    work = next((work for work in scene.snapshot.works if work.job == (job.het_job or job.id)), None)
+    if work is not None:
+        spared = f"; no victim: {work.protected}" if work.protected else ""
+        lost = f"ending it now loses {work.loss_gpu_s:.0f} GPU-s, as {work.saves}{spared}"
+        links.append(Link("work", False, lost, {"gpus": work.gpus, "loss_gpu_s": work.loss_gpu_s}, command))
     text = f"{subject} is {job.state}{where}: it does not wait."
-    return Explanation(Kind.JOB, subject, text, (link,), (), Estimate(None, "it does not wait"))
+    return Explanation(Kind.JOB, subject, text, tuple(links), (), Estimate(None, "it does not wait"))
 
 
 def _elsewhere(scene: Scene, subject: str, job: SlurmJob) -> Explanation:
