@@ -12,7 +12,7 @@ from datetime import datetime
 from typing import Protocol
 
 from bridge.model.handoff import Handoff
-from bridge.model.kube import KubeObservation, LoanSpec
+from bridge.model.kube import KubeObservation, LoanSpec, PodNote
 from bridge.model.ledger import Change, Event, FenceAck, LeadersSight, LedgerState, PutSighting, Request
 from bridge.model.ownership import Mark, Node, Side
 from bridge.model.pause import EVERYTHING, PauseKind, Scope
@@ -98,6 +98,10 @@ class KubePort(Protocol):
 
     def inspect(self, node: str, nonce: str) -> None:
         """Ask the node's inspector who holds its GPU devices; the answer appears in a later observation."""
+        ...
+
+    def tell(self, notes: Sequence[PodNote]) -> None:
+        """Tell people about pods. Returns at once and never fails: nothing depends on whether it is read."""
         ...
 
     def watch(self, on_change: OnChange) -> None:

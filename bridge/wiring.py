@@ -25,7 +25,7 @@ from bridge.api.explanations import ExplanationView
 from bridge.api.views import Freshness, MoveView, PlanView, SourceView, StatusView, VictimView, WhyView
 from bridge.kube.port import KubeApi
 from bridge.model.errors import CallFailed, Invalid, Unreadable
-from bridge.model.kube import KubeObservation, LoanSpec
+from bridge.model.kube import KubeObservation, LoanSpec, PodNote
 from bridge.model.ledger import LeadersSight
 from bridge.model.mode import Mode
 from bridge.model.ownership import Side
@@ -114,6 +114,9 @@ class NoKubernetes:
 
     def inspect(self, node: str, nonce: str) -> None:
         raise CallFailed(self._why)
+
+    def tell(self, notes: Sequence[PodNote]) -> None:
+        """There is nobody to tell."""
 
     def watch(self, on_change: OnChange) -> None:
         """Nothing ever changes."""

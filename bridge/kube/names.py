@@ -33,6 +33,7 @@ NODES = "/api/v1/nodes"
 PODS = "/api/v1/pods"
 NAMESPACES = "/api/v1/namespaces"
 BUDGETS = "/apis/policy/v1/poddisruptionbudgets"
+EVENTS = "/apis/events.k8s.io/v1/namespaces/{}/events"
 VOLUME_ATTACHMENTS = "/apis/storage.k8s.io/v1/volumeattachments"
 PERSISTENT_VOLUMES = "/api/v1/persistentvolumes"
 

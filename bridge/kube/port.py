@@ -15,9 +15,11 @@ from functools import partial
 from operator import attrgetter
 from typing import Any
 
+import structlog
+
 from bridge.kube import names, resources
 from bridge.kube.budgets import Budgets, read_budget
-from bridge.kube.connection import APPLY_PATCH, Api, ApiError, Connection, Json
+from bridge.kube.connection import APPLY_PATCH, Api, ApiError, Connection, Json, NoAnswer
 from bridge.kube.fit import Fleet, Shape
 from bridge.kube.heartbeat import Heartbeat
 from bridge.kube.load import pending, running
@@ -25,13 +27,17 @@ from bridge.kube.pods import Pod, gpus_used, keeps_busy, read_pod
 from bridge.kube.quantities import offered_cpu_m, offered_mib, whole
 from bridge.kube.view import View
 from bridge.model.errors import CallFailed, Fenced, Unreadable
-from bridge.model.kube import Inspection, KubeNode, KubeObservation, LoanSpec, LoanStatus
+from bridge.model.kube import Inspection, KubeNode, KubeObservation, LoanSpec, LoanStatus, PodNote
 from bridge.ports import Clock, OnChange
 from bridge.settings import KubeSettings
 
 FIELD_MANAGER = "slurm-kube-bridge"
 _WRITERS = 8
 _SOURCE = "kubernetes"
+_SAID_OR_GONE = (404, 409)
+"""Answers to an Event whose namespace is gone, or that is there already."""
+
+log = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,6 +141,18 @@ class KubeApi:
 
     def inspect(self, node: str, nonce: str) -> None:
         self._apply(names.INSPECTIONS, resources.inspection_object(node, nonce))
+
+    def tell(self, notes: Sequence[PodNote]) -> None:
+        for note in notes:
+            self._writers.submit(self._write_event, note)
+
+    def _write_event(self, note: PodNote) -> None:
+        body = resources.event_object(note, self._clock.now(), FIELD_MANAGER)
+        try:
+            self._api.call("POST", names.EVENTS.format(note.namespace), body=body)
+        except (ApiError, NoAnswer) as why:
+            if not (isinstance(why, ApiError) and why.status in _SAID_OR_GONE):
+                log.warning("event not written", pod=f"{note.namespace}/{note.name}", reason=note.reason, why=str(why))
 
     def watch(self, on_change: OnChange) -> None:
         self._listeners.append(on_change)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
 from datetime import UTC, datetime
 
 from bridge.kube.connection import Json
 from bridge.kube.names import GROUP, VERSION
-from bridge.model.kube import DeviceHolder, Inspection, LoanSpec, LoanStatus
+from bridge.model.kube import DeviceHolder, Inspection, LoanSpec, LoanStatus, PodNote
 from bridge.model.ownership import Mark, Owner
 
 API_VERSION = f"{GROUP}/{VERSION}"
@@ -24,6 +25,32 @@ def time_of(text: str | None) -> datetime | None:
 def time_text(at: datetime) -> str:
     """RFC 3339 in UTC with microseconds, as Lease wants it."""
     return at.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+
+
+def event_object(note: PodNote, now: datetime, instance: str) -> Json:
+    """The Event on a pod that `note` asks for. Its name is a function of what it says, so that what was said already
+    by an earlier leader is not said again: the apiserver answers 409.
+    """
+    said = f"{note.uid}\n{note.reason}\n{note.message}".encode()
+    return {
+        "apiVersion": "events.k8s.io/v1",
+        "kind": "Event",
+        "metadata": {"name": f"bridge.{hashlib.sha256(said).hexdigest()[:24]}", "namespace": note.namespace},
+        "eventTime": time_text(now),
+        "reportingController": GROUP,
+        "reportingInstance": instance,
+        "action": "Lend",
+        "reason": note.reason,
+        "type": "Normal",
+        "note": note.message[:_MAX_TEXT],
+        "regarding": {
+            "apiVersion": "v1",
+            "kind": "Pod",
+            "namespace": note.namespace,
+            "name": note.name,
+            "uid": note.uid,
+        },
+    }
 
 
 def loan_object(spec: LoanSpec) -> Json:

@@ -148,6 +148,17 @@ class PendingPod:
 
 
 @dataclass(frozen=True, slots=True)
+class PodNote:
+    """What a pod's people are told, as an Event on it. `reason` is one word in CamelCase, `message` a sentence."""
+
+    namespace: str
+    name: str
+    uid: str
+    reason: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
 class ServingPool:
     """What an inference team asks for in a ServingPool: `floor` and `headroom` in nodes, for `namespaces`."""
 

@@ -14,6 +14,11 @@ ENOUGH_MEASURED = 20
 """Below so many measured handoffs their p99 says little, and the assumed reclaim time counts if it is longer."""
 
 
+def handover_p50_s(measured_s: Sequence[float]) -> float | None:
+    """The median (the upper of two) of measured handoffs, None without any."""
+    return sorted(measured_s)[len(measured_s) // 2] if measured_s else None
+
+
 def reclaim_p99_s(measured_s: Sequence[float], assumed_s: float) -> float:
     """The p99 by nearest rank of measured reclaim times; with few of them not below what is assumed."""
     if not measured_s:

@@ -28,8 +28,10 @@ from bridge.model.ledger import Change, LedgerState, Note, PutHandoff, PutSighti
 from bridge.model.mode import Mode
 from bridge.model.ownership import Node, Side
 from bridge.model.policy import Policy, PoolPolicy
+from bridge.planning import podnotes
 from bridge.planning.drift import DriftKind, Finding, drift
 from bridge.planning.explain import Explanation, Kind, Seen, explain
+from bridge.planning.headroom import handover_p50_s
 from bridge.planning.planner import plan
 from bridge.planning.snapshot import Plan, Snapshot
 from bridge.ports import Clock, KubePort, Ledger, SlurmPort
@@ -86,6 +88,7 @@ class _Leading:
     moves_from_s: float
     has_not_moved: bool = True
     drift_told: Told = field(default_factory=dict)
+    pods_told: podnotes.Told = field(default_factory=dict)
     endings: Endings = field(default_factory=Endings)
 
 
@@ -177,6 +180,7 @@ class Reconciler:
         calls, failures = self._act(leading, state, world, seen, may_move=may_move)
         self._keep_up(failures)
         self._renew(leading, world)
+        self._tell_pods(leading, state, world, planned)
         self._report(leading, world, failures, planned)
         if calls and not failures and self._acted_anew:
             return 0.0
@@ -219,6 +223,15 @@ class Reconciler:
             leading.has_not_moved = False
             self._clocks_read = (now, self._clock.monotonic_s())
         return planned, bool(decider.changes)
+
+    def _tell_pods(self, leading: _Leading, state: LedgerState, world: World, planned: Plan) -> None:
+        """Which nodes come for the pods that wait, or why none does, for those who look at the pods."""
+        if isinstance(world.kubernetes, Unreadable):
+            return
+        now, usual_s = self._clock.now(), handover_p50_s(state.reclaim_s.get(Side.KUBERNETES, ()))
+        found = podnotes.pod_notes(world.kubernetes.pending, state.handoffs.values(), planned, usual_s, now)
+        fresh, leading.pods_told = podnotes.news(found, leading.pods_told, now)
+        self._kubernetes.tell(fresh)
 
     # --- passes of a broker that does nothing ---
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 from functools import partial
 
 from bridge.model.errors import CallFailed, Unreadable
-from bridge.model.kube import DeviceHolder, Inspection, KubeNode, KubeObservation, LoanSpec
+from bridge.model.kube import DeviceHolder, Inspection, KubeNode, KubeObservation, LoanSpec, PodNote
 from bridge.model.ownership import Node
 from bridge.ports import OnChange
 from bridge.simulation.clock import Latency, SimulatedClock
@@ -42,6 +42,7 @@ class SimulatedKube:
         self._silent_inspectors: set[str] = set()
         self._blind_inspectors: dict[str, str] = {}
         self._watchers: list[OnChange] = []
+        self.told: list[PodNote] = []
         self.cluster.on_change(lambda _: self._ring())
         self.controller.on_change(self._ring)
 
@@ -58,6 +59,9 @@ class SimulatedKube:
     def inspect(self, node: str, nonce: str) -> None:
         self._require(node)
         self._faults.write("kube.inspect", [partial(self._reach_inspector, node, nonce)])
+
+    def tell(self, notes: Sequence[PodNote]) -> None:
+        self.told += notes
 
     def watch(self, on_change: OnChange) -> None:
         self._watchers.append(on_change)

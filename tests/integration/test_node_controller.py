@@ -9,7 +9,7 @@ import pytest
 
 from bridge.kube import names
 from bridge.kube.connection import ApiError, Connection, Json
-from bridge.model.kube import DeviceHolder, LoanSpec
+from bridge.model.kube import DeviceHolder, LoanSpec, PodNote
 from bridge.model.ownership import Mark, Owner
 from tests.contracts.kube import KubePortContract
 from tests.integration.control_plane import control_plane, kube_binary
@@ -125,6 +125,24 @@ def test_a_taint_taken_off_is_put_back_and_who_did_it_is_said(world: RealKubeWor
     (event,) = world.until("event", lambda: world.admin.call("GET", path, query=query)["items"])
     assert event["reason"] == "TaintRemoved"
     assert "gpu-operator took the bridge's taint off" in event["note"]
+
+
+def test_a_pod_is_told_once_by_the_broker(world: RealKubeWorld) -> None:
+    note = PodNote(world.namespace, "chat-1", "uid-of-chat-1", "NodeComing", "gpu-3 comes from Slurm")
+    world.kube.tell([note, note])
+    world.kube.tell([note])
+    path = names.EVENTS.format(world.namespace)
+    (event,) = world.until("event", lambda: world.admin.call("GET", path)["items"])
+    world.settle()
+    assert len(world.admin.call("GET", path)["items"]) == 1
+    assert (event["reason"], event["note"], event["type"]) == ("NodeComing", "gpu-3 comes from Slurm", "Normal")
+    assert event["regarding"] == {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "namespace": note.namespace,
+        "name": "chat-1",
+        "uid": "uid-of-chat-1",
+    }
 
 
 def test_a_quarrel_over_the_taint_ends_and_the_fence_still_stands(world: RealKubeWorld) -> None:

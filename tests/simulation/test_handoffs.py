@@ -31,6 +31,25 @@ def test_pending_pods_get_a_node_within_seconds() -> None:
     assert len(fleet.owned(Owner.KUBERNETES)) == 1, "one pod, one node: nothing more is lent"
 
 
+def test_a_pod_reads_which_node_comes_for_it_or_why_none_does() -> None:
+    fleet = Fleet(nodes=2, slurm={"floor_nodes": 1})
+    fleet.settle()
+    fleet.run_for(40)
+    fleet.deploy("chat", replicas=2)
+    fleet.run_until(lambda: len(fleet.owned(Owner.KUBERNETES)) == 1, "one node is lent")
+    fleet.run_for(30)
+    comes, short = (
+        "gpu-1 comes from Slurm for Deployment default/chat",
+        "1 node short; slurm has 1 usable, keeps 1 of its floor 1",
+    )
+    told = [(note.name, note.reason, note.message[: len(short)]) for note in fleet.world.kube.told]
+    assert told == [
+        ("chat-1", "NodeComing", comes),
+        ("chat-2", "NodeComing", comes),
+        ("chat-2", "WaitingForNode", short),
+    ]
+
+
 def test_a_gang_gets_its_nodes_back_all_at_once() -> None:
     fleet = Fleet()
     fleet.settle()

@@ -101,6 +101,7 @@ def test_no_role_grants_more_than_its_part_does(rendered: list[Object]) -> None:
     assert {resource for resource, verb in broker if verb in ("create", "patch", "update")} == {
         "nodeloans",
         "nodeinspections",
+        "events",
     }
     assert ("nodeloans", "patch") not in controller
     assert inspector == {

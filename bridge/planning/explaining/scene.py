@@ -13,6 +13,7 @@ from bridge.model.ownership import Side
 from bridge.model.policy import Policy, PoolPolicy
 from bridge.model.slurm import SlurmNode, SlurmObservation
 from bridge.planning.entitlement import SideShare, TeamStanding, side_shares, team_standings
+from bridge.planning.headroom import handover_p50_s
 from bridge.planning.snapshot import Place, Plan, Snapshot, in_line, works_by_node
 from bridge.planning.timetable import floors
 
@@ -95,6 +96,5 @@ class Scene:
         return None if kube is None else max(0, kube.gpus_allocatable - kube.gpus_used)
 
     def handover_s(self, side: Side) -> float | None:
-        """The median (upper of two) of the measured durations of handoffs to `side`."""
-        measured = sorted(self.snapshot.reclaim_s.get(side, ()))
-        return measured[len(measured) // 2] if measured else None
+        """How long handoffs to `side` usually take, None: not measured."""
+        return handover_p50_s(self.snapshot.reclaim_s.get(side, ()))
