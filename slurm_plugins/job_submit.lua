@@ -21,6 +21,9 @@ local COMPLAIN_AGAIN_S = 60
 local UNSET_16 = 65534
 local UNSET_32 = 4294967294
 
+-- "Requested node configuration is not available": not every Slurm names it for plugins, and all have the number.
+local UNAVAILABLE = 2014
+
 local OUR_COMMENT = '^{"bridge":{.*}}$'
 
 -- As far into a batch script #SBATCH lines are looked for.
@@ -395,7 +398,7 @@ end
 
 local function refuse(words)
   slurm.log_user("%s", words)
-  return slurm.ESLURM_REQUESTED_NODE_CONFIG_UNAVAILABLE or slurm.ERROR
+  return slurm.ESLURM_REQUESTED_NODE_CONFIG_UNAVAILABLE or UNAVAILABLE
 end
 
 -- The job as it will be after a change: what the change does not name stays as it is.

@@ -81,8 +81,10 @@ def held_back(
     Ours are the victims of handoffs that still run, and those of the ids in `requeued`.
     """
     ours = {victim.job for each in handoffs if each.signalled_at is not None for victim in each.victims} | set(requeued)
-    held = (job for job in jobs if job.restarts and (job.het_job or job.id) in ours and _is_held_back(job, now))
-    return tuple(sorted({job.het_job or job.id for job in held}))
+    seen = [job for job in jobs if (job.het_job or job.id) in ours]
+    busy = {job.het_job or job.id for job in seen if job.state != "PENDING"}
+    held = {job.het_job or job.id for job in seen if job.restarts and _is_held_back(job, now)}
+    return tuple(sorted(held - busy))
 
 
 def _is_held_back(job: SlurmJob, now: datetime) -> bool:

@@ -512,7 +512,9 @@ class Slurmctld:
         queue = sorted((job for job in self._live.values() if job.state == "PENDING"), key=lambda job: job.where)
         for job in queue:
             job.waits_for = self._obstacle(job)
-        waiting = [self._waiting(job) for job in queue if not job.waits_for and job.het in (None, job.id)]
+        leads = [job for job in queue if not job.waits_for and job.het in (None, job.id)]
+        whole = [job for job in leads if all(part.state == "PENDING" for part in self._components(job))]
+        waiting = [self._waiting(job) for job in whole]
         hosts = [self._host(node) for node in self._nodes.values() if self._usable(node)]
         found = schedule(waiting, hosts, nodes=len(self._nodes), reserved=len(self._reserved()))
         self._planned = found.planned

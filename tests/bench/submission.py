@@ -9,8 +9,8 @@ is read anew as often as the clock says, once a second.
 from __future__ import annotations
 
 import importlib
-import os
 import tempfile
+from functools import partial
 from pathlib import Path
 from typing import Any, TypedDict
 
@@ -62,22 +62,23 @@ def rows(luas: tuple[str, ...] = LUAS, submissions: int = SUBMISSIONS) -> list[R
         facts = {"nodes": 16, "max_nodes": 12, "gpus": 8, "owned": 3, "reclaim_s": 40, "borrow_qos": "cheap"}
         pools = {f"pool{i}": PoolFacts(partition=f"shared{i}", **facts, switches=1) for i in range(PARTITIONS)}  # type: ignore[arg-type]
         file.write_text(policy_text(pools))
-        os.environ["BRIDGE_POLICY_FILE"] = str(file)
+        loading = partial(_loaded, file=file)
         for name in luas:
             try:
                 module = importlib.import_module(f"lupa.{name}")
             except ImportError:
                 continue
             for kind, fields in KINDS.items():
-                nothing = _least_us(_loaded(module, "function slurm_job_submit() return 0 end"), fields, submissions)
-                ours = _least_us(_loaded(module, PLUGIN.read_text()), fields, submissions)
+                nothing = _least_us(loading(module, "function slurm_job_submit() return 0 end"), fields, submissions)
+                ours = _least_us(loading(module, PLUGIN.read_text()), fields, submissions)
                 added_us = round(max(0.0, ours - nothing), 2)
                 found.append(Row(lua=name, submission=kind, submissions=submissions, added_us=added_us))
     return found
 
 
-def _loaded(module: Any, script: str) -> Any:
+def _loaded(module: Any, script: str, *, file: Path) -> Any:
     lua = module.LuaRuntime()
+    lua.globals().os.getenv = lambda name: str(file) if name == "BRIDGE_POLICY_FILE" else None
     lua.execute("slurm = {SUCCESS = 0, ERROR = -1, log_user = function() end, log_error = function() end}")
     lua.execute(script)
     return lua

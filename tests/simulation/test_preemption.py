@@ -16,6 +16,7 @@ from bridge.model.handoff import Handoff, Step
 from bridge.model.ledger import Change, PutClosure, PutHandoff, PutLease
 from bridge.model.ownership import Closure, Lease, Owner, Side
 from bridge.simulation.faults import SURVIVABLE, When
+from bridge.simulation.slurm import JobRequest
 from tests.simulation.fleet import BOUNDS, TIMING, Fleet
 
 GRACE_S = 30.0
@@ -146,6 +147,29 @@ def test_a_job_that_also_runs_elsewhere_is_not_forgotten_with_its_handoff(fleet:
     fleet.run_until(lambda: lent(fleet, nodes), "both nodes are lent")
     fleet.world.faults.back("slurm.hasten")
     fleet.run_until(lambda: fleet.world.slurm.job(job).state == "RUNNING", "it runs again", within_s=30)
+
+
+def test_a_het_job_goes_whole_and_comes_back_whole(fleet: Fleet) -> None:
+    slurm = fleet.world.slurm
+    leader = slurm.submit_het(JobRequest(nodes=1, duration_s=5000), JobRequest(nodes=1, duration_s=5000, dying_s=20))
+    parts = (leader, leader + 1)
+    fleet.run_until(lambda: all(slurm.job(part).state == "RUNNING" for part in parts), "both components run")
+    nodes = preempt(fleet, leader)
+    assert len(nodes) == 1
+    fleet.run_until(lambda: lent(fleet, nodes), "the leader's node is lent")
+    fleet.run_until(lambda: all(slurm.job(part).state == "RUNNING" for part in parts), "both run again", within_s=40)
+    assert [slurm.job(part).restarts for part in parts] == [1, 1]
+
+
+def test_of_an_array_one_task_is_put_back_and_comes_back(fleet: Fleet) -> None:
+    slurm = fleet.world.slurm
+    array = slurm.submit(JobRequest(nodes=1, duration_s=5000, tasks=3))
+    tasks = [array, array + 1, array + 2]
+    fleet.run_until(lambda: all(slurm.job(task).state == "RUNNING" for task in tasks), "all three tasks run")
+    nodes = preempt(fleet, array)
+    fleet.run_until(lambda: lent(fleet, nodes), "its node is lent")
+    fleet.run_until(lambda: slurm.job(array).state == "RUNNING", "on the fourth node", within_s=20)
+    assert [slurm.job(task).restarts for task in tasks] == [1, 0, 0]
 
 
 def test_what_a_requeue_lost_is_written_down_by_the_jobs_own_report(fleet: Fleet) -> None:

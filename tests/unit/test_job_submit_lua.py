@@ -18,6 +18,7 @@ import pytest
 from bridge.model.slurm import SlurmJob
 from bridge.planning.wishes import wishes
 from bridge.slurm_agent.files import PoolFacts, policy_text
+from tests.bench import submission
 
 PLUGIN = Path(__file__).parents[2] / "slurm_plugins" / "job_submit.lua"
 LUAS = ("lua51", "lua52", "lua53", "lua54", "luajit21")
@@ -519,6 +520,16 @@ def test_any_error_inside_lets_the_job_through(plugin: Plugin, broken: str) -> N
     assert call(parts, 0)[1] == SUCCESS
     modify = plugin.lua.eval("function(parts) return slurm_job_modify(job_desc, {}, parts, 1) end")
     assert modify(parts) == SUCCESS
+
+
+def test_a_refusal_has_the_same_number_in_a_slurm_that_does_not_name_it(plugin: Plugin) -> None:
+    plugin.lua.execute("slurm.ESLURM_REQUESTED_NODE_CONFIG_UNAVAILABLE = nil")
+    assert plugin.submit(job(min_nodes=9))[0] == UNAVAILABLE
+
+
+def test_what_it_adds_to_a_submission_can_be_measured() -> None:
+    found = submission.rows(("lua54",), submissions=2)
+    assert [row["submission"] for row in found] == list(submission.KINDS)
 
 
 def test_without_a_partition_list_a_job_passes(plugin: Plugin) -> None:

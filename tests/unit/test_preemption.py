@@ -191,6 +191,7 @@ def test_a_job_that_was_requeued_may_start_once_it_is_not_completing(
 def test_a_het_job_is_hastened_once() -> None:
     parts = [replace(WAITS, het_job=17), replace(WAITS, id=18, het_job=17)]
     assert held_back([], {17}, parts, NOW) == (17,)
+    assert held_back([], {17}, [parts[0], replace(parts[1], state="COMPLETING")], NOW) == ()
 
 
 # --- acts ---
