@@ -385,25 +385,17 @@ def test_no_field_is_read_whose_reading_can_crash_slurmctld(plugin: Plugin) -> N
     assert not {name for name in asked if name.startswith(("assoc", "default_"))}
 
 
-def test_a_sites_own_script_loads_this_one_and_goes_on(plugin: Plugin, tmp_path: Path) -> None:
-    """As documented: one job_submit.lua a cluster, so a site's calls ours."""
-    site = f"""
-        dofile("{PLUGIN}")
-        local bridge_submit, bridge_modify = slurm_job_submit, slurm_job_modify
-        function slurm_job_submit(job_desc, part_list, uid)
-          local answer = bridge_submit(job_desc, part_list, uid)
-          if answer ~= slurm.SUCCESS then return answer end
-          job_desc.wckey = "of the site"
-          return slurm.SUCCESS
-        end
-        slurm_job_modify = bridge_modify
-        return slurm.SUCCESS
-    """
-    assert plugin.lua.execute(site) == SUCCESS
+def test_a_sites_own_script_loads_this_one_and_goes_on(plugin: Plugin) -> None:
+    """The one in docs/policy.md: one job_submit.lua a cluster, so a site's calls ours."""
+    page = (PLUGIN.parents[1] / "docs" / "policy.md").read_text(encoding="utf-8")
+    site = page.partition("```lua\n")[2].partition("```")[0]
+    assert "/usr/share/slurm-kube-bridge/job_submit.lua" in site
+    assert plugin.lua.execute(site.replace("/usr/share/slurm-kube-bridge/job_submit.lua", str(PLUGIN))) == SUCCESS
     answer, desc = plugin.submit(job(min_nodes=3))
     assert (answer, desc.wckey, json.loads(desc.admin_comment)["bridge"]["nodes"]) == (SUCCESS, "of the site", 3)
     answer, desc = plugin.submit(job(min_nodes=4))
     assert (answer, desc.wckey) == (UNAVAILABLE, None)
+    assert plugin.modify(job(min_nodes=4), STANDING)[0] == UNAVAILABLE
 
 
 def test_the_script_leaves_no_globals_but_its_two_functions(plugin: Plugin) -> None:
