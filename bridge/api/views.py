@@ -93,6 +93,10 @@ class StatusReport(StatusView):
     pauses: list[PauseEntry] = Field(default=[], description="All pauses that stand, those of pools and nodes too")
     policy_version: int | None = None
     nodes_by_owner: dict[Owner, int] = {}
+    victims_last_day: int = Field(default=0, description="Jobs and pods that were chosen to be ended, in 24 hours")
+    lost_gpu_s_last_day: float = Field(
+        default=0, description="What these lost in GPU-seconds: measured for requeued jobs, and else as it was guessed"
+    )
     handoffs_live: int | None = Field(default=None, description="Running ones; in mode dry_run they stand still")
 
 

@@ -49,6 +49,9 @@ def _state(report: dict[str, Any]) -> list[tuple[str, str]]:
             ("handoffs", f"{report['handoffs_live']} {_going(report)}"),
             *(_paused(pause, report["now"]) for pause in report["pauses"]),
         ]
+    if report.get("victims_last_day"):
+        lost = f"{report['lost_gpu_s_last_day'] / 3600:.1f} GPU-hours lost"
+        facts.append(("victims", f"{report['victims_last_day']} in the last day, {lost}"))
     return facts
 
 

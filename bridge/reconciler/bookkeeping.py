@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime, timedelta
 
 from bridge.model.demand import Victim, Work
@@ -75,9 +76,9 @@ def chosen_victims(
         )
 
 
-def loss_notes(state: LedgerState, seen: SlurmObservation, requeued: Collection[int], now: datetime) -> list[Note]:
-    """One for each job of `requeued` that `seen` shows running: what it had not saved when it was put back."""
-    found: dict[int, Note] = {}
+def losses(state: LedgerState, seen: SlurmObservation, requeued: Collection[int], now: datetime) -> dict[int, Work]:
+    """Of the jobs of `requeued` that `seen` shows running on our nodes: each as it was when it was put back."""
+    found: dict[int, Work] = {}
     names = {each.node.slurm_name: each.node.name for each in state.nodes.values()}
     for handoff in state.handoffs.values():
         record = state.nodes.get(handoff.node)
@@ -87,10 +88,20 @@ def loss_notes(state: LedgerState, seen: SlurmObservation, requeued: Collection[
             continue
         for work in slurm_works(state.policy, pool.preemption, seen, names, now):
             if work.job is not None and work.job in ours:
-                message = f"{work.key} was requeued and lost {work.loss_gpu_s:.0f} GPU-seconds: {work.saves}"
-                data = {"job": work.job, "lost_gpu_s": work.loss_gpu_s, "nodes": list(work.nodes)}
-                found[work.job] = Note("requeue", message, now, lease=handoff.lease, data=data)
-    return list(found.values())
+                found[work.job] = work
+    return found
+
+
+def loss_changes(state: LedgerState, lost: Mapping[int, Work], now: datetime) -> Iterator[Change]:
+    """For people to read, and in the place of what its end was guessed to lose when it was chosen."""
+    for job, work in lost.items():
+        message = f"{work.key} was requeued and lost {work.loss_gpu_s:.0f} GPU-seconds: {work.saves}"
+        data = {"job": job, "lost_gpu_s": work.loss_gpu_s, "nodes": list(work.nodes)}
+        ends = (each.lease for each in state.handoffs.values() if any(victim.job == job for victim in each.victims))
+        yield Note("requeue", message, now, lease=next(ends, None), data=data)
+        chosen = next((each for each in state.preempted if (each.key, each.side) == (work.key, work.side)), None)
+        if chosen is not None:
+            yield PutPreempted(replace(chosen, loss_gpu_s=work.loss_gpu_s))
 
 
 def backoff_change(

@@ -38,7 +38,7 @@ from bridge.ports import Clock, KubePort, Ledger, SlurmPort
 from bridge.reconciler import metrics, onlooker
 from bridge.reconciler.ahead import ahead
 from bridge.reconciler.bell import Bell
-from bridge.reconciler.bookkeeping import loss_notes
+from bridge.reconciler.bookkeeping import loss_changes, losses
 from bridge.reconciler.carry_out import carry_out
 from bridge.reconciler.decide import Bounds, Decider, Fresh
 from bridge.reconciler.drifting import Told, drift_notes, still_told
@@ -322,11 +322,12 @@ class Reconciler:
         """Write down what ending these jobs has lost, measured at their end: when they were chosen it was a guess."""
         if not requeued or isinstance(world.slurm, Unreadable):
             return
-        notes = loss_notes(state, world.slurm, requeued, self._clock.now())
+        now = self._clock.now()
+        lost = losses(state, world.slurm, requeued, now)
         metrics.REQUEUES.inc(len(requeued))
-        metrics.LOST_GPU_SECONDS.inc(sum(note.data["lost_gpu_s"] for note in notes))
-        if notes:
-            self._ledger.commit(leading.epoch, notes)
+        metrics.LOST_GPU_SECONDS.inc(sum(work.loss_gpu_s for work in lost.values()))
+        if lost:
+            self._ledger.commit(leading.epoch, list(loss_changes(state, lost, now)))
 
     def _fence_shows(self, state: LedgerState, standing: Standing) -> bool:
         """The controller host's fence file is up to this lease, or its agent is silent and the file goes stale."""

@@ -65,6 +65,18 @@ def preempt(
     return nodes
 
 
+def raise_floor(fleet: Fleet) -> None:
+    """Kubernetes is owed two nodes from now on, and jobs may be ended for it."""
+    policy = fleet.world.policy(
+        demand_age_s=1,
+        min_hold_s=30,
+        preemption={"mode": "requeue", "signal": "USR1", "grace_s": 20, "min_runtime_s": 0},
+        kubernetes={"floor_nodes": 2},
+    )
+    now = fleet.world.clock.now()
+    fleet.ledger.apply_policy(policy, fleet.world.nodes, replaces=1, author="test", note="", at=now)
+
+
 def running(fleet: Fleet, nodes: int = 2, **more: object) -> int:
     job = fleet.sbatch(nodes=nodes, runs_s=5000, **more)
     fleet.run_until(lambda: fleet.world.slurm.job(job).state == "RUNNING", f"job {job} runs")
@@ -187,6 +199,21 @@ def test_what_a_requeue_lost_is_written_down_by_the_jobs_own_report(fleet: Fleet
     assert (lost.data["job"], lost.data["nodes"], lost.lease) == (job, list(nodes), fleet.handoff(nodes[0]).lease)
     assert f"job {job} of alice was requeued and lost" in lost.message
     assert "it reported a checkpoint" in lost.message
+
+
+def test_the_measured_loss_takes_the_place_of_the_guess() -> None:
+    fleet = Fleet()
+    fleet.settle()
+    jobs = [running(fleet), running(fleet)]
+    raise_floor(fleet)
+    fleet.run_until(lambda: fleet.ledger.read().preempted != (), "a victim is chosen")
+    [guess] = fleet.ledger.read().preempted
+    fleet.run_until(lambda: len(fleet.owned(Owner.KUBERNETES)) == 2, "the floor is kept")
+    [measured] = fleet.ledger.read().preempted
+    assert (measured.key, measured.at) == (guess.key, guess.at)
+    # Two nodes of 8 GPUs ran on for the grace of 20 s and the closing before it.
+    assert 16 * 20 <= measured.loss_gpu_s - guess.loss_gpu_s < 16 * 30
+    assert measured.key in {f"job {job} of alice" for job in jobs}
 
 
 def test_a_job_that_ends_in_its_grace_has_lost_nothing_by_us(fleet: Fleet) -> None:
@@ -359,14 +386,7 @@ def test_a_floor_that_is_raised_takes_the_planners_own_victim() -> None:
     fleet = Fleet()
     fleet.settle()
     jobs = [running(fleet), running(fleet)]
-    policy = fleet.world.policy(
-        demand_age_s=1,
-        min_hold_s=30,
-        preemption={"mode": "requeue", "signal": "USR1", "grace_s": 20, "min_runtime_s": 0},
-        kubernetes={"floor_nodes": 2},
-    )
-    now = fleet.world.clock.now()
-    fleet.ledger.apply_policy(policy, fleet.world.nodes, replaces=1, author="test", note="", at=now)
+    raise_floor(fleet)
     fleet.run_until(lambda: len(fleet.owned(Owner.KUBERNETES)) == 2, "the floor is kept")
     fleet.run_for(60)
     shown = [fleet.world.slurm.job(job) for job in jobs]

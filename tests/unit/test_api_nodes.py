@@ -13,7 +13,17 @@ from starlette.testclient import TestClient
 from bridge.api.views import Freshness, SourceView
 from bridge.model.errors import Unreadable
 from bridge.model.handoff import Step
-from bridge.model.ledger import AnswerRequest, NodeRecord, PutHandoff, PutRecord, PutSighting, Request, RequestState
+from bridge.model.ledger import (
+    AnswerRequest,
+    NodeRecord,
+    Preempted,
+    PutHandoff,
+    PutPreempted,
+    PutRecord,
+    PutSighting,
+    Request,
+    RequestState,
+)
 from bridge.model.ownership import Owner, Side
 from bridge.model.pause import EVERYTHING, Pause, PauseKind, Reach, Scope
 from tests.unit.api_world import NOON, World, bearer
@@ -328,6 +338,18 @@ def test_status(world: World, client: TestClient) -> None:
     assert (status["leader"], status["epoch"], status["last_tick_age_s"]) == ("broker-0", 1, 0.4)
     assert status["nodes_by_owner"] == {"kubernetes": 1, "bridge": 1}
     assert (status["handoffs_live"], status["paused"], status["policy_version"]) == (1, "", 1)
+
+
+def test_status_tells_of_the_victims_of_the_last_day(world: World, client: TestClient) -> None:
+    now = world.clock.now()
+    chosen = [
+        Preempted("job 17 of alice", Side.SLURM, now, 3600.0),
+        Preempted("Pod web/chat", Side.KUBERNETES, now - timedelta(hours=23), 900.0),
+        Preempted("job 9 of bob", Side.SLURM, now - timedelta(hours=24), 5000.0),
+    ]
+    world.commit(*map(PutPreempted, chosen))
+    status = client.get("/v1/status").json()
+    assert (status["victims_last_day"], status["lost_gpu_s_last_day"]) == (2, 4500)
 
 
 def test_status_answers_when_the_ledger_does_not(world: World, client: TestClient) -> None:

@@ -16,8 +16,8 @@ from rich.console import Console
 from bridge.api.views import Freshness, PlanView, SourceView
 from bridge.cli import output
 from bridge.model.handoff import Step
-from bridge.model.ledger import Note, PutHandoff, PutRecord
-from bridge.model.ownership import Owner
+from bridge.model.ledger import Note, Preempted, PutHandoff, PutPreempted, PutRecord
+from bridge.model.ownership import Owner, Side
 from tests.unit.api_world import NOON, World
 from tests.unit.cli_world import Terminal
 
@@ -136,6 +136,11 @@ def test_status(world: World, terminal: Terminal) -> None:
         handoffs    1 running
         paused      paused switch maintenance
     """)
+
+
+def test_status_names_victims_only_where_there_were_any(world: World, terminal: Terminal) -> None:
+    world.commit(PutPreempted(Preempted("job 17 of alice", Side.SLURM, NOON, 5400.0)))
+    assert "victims     1 in the last day, 1.5 GPU-hours lost" in terminal.shown("status")
 
 
 def test_status_of_a_blind_broker_ends_with_3(world: World, terminal: Terminal) -> None:

@@ -11,7 +11,7 @@ from bridge.api.inputs import OnlySay, PauseOrder, RecallOrder, ScopedOrder
 from bridge.api.problems import BODY, InputError, invalid, responses
 from bridge.api.views import Freshness, PauseEntry, PauseView, PlanView, RecallView, SourceView, StatusReport
 from bridge.model.errors import Unreadable
-from bridge.model.ledger import LedgerState
+from bridge.model.ledger import PREEMPTED_FOR_S, LedgerState
 from bridge.model.pause import EVERYTHING, PauseKind, Reach, Scope
 
 router = APIRouter(prefix="/v1", responses=responses())
@@ -31,6 +31,7 @@ def get_status(deps: Deps, caller: Reader) -> StatusReport:
         unknown = SourceView(state=Freshness.UNKNOWN, reason=error.detail)
         return StatusReport(**{**known, "ledger": unknown, "now": now})
     owners = Counter(lease.owner for lease in state.leases.values())
+    victims = [each for each in state.preempted if (now - each.at).total_seconds() < PREEMPTED_FOR_S]
     return StatusReport(
         **known,
         now=now,
@@ -39,6 +40,8 @@ def get_status(deps: Deps, caller: Reader) -> StatusReport:
         policy_version=state.policy_version,
         nodes_by_owner=dict(owners),
         handoffs_live=len(state.handoffs),
+        victims_last_day=len(victims),
+        lost_gpu_s_last_day=sum(each.loss_gpu_s for each in victims),
     )
 
 
