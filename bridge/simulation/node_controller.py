@@ -12,6 +12,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
+from functools import partial
+from typing import TypeVar
 
 from bridge.kube.names import EVICT, TAINT
 from bridge.model.errors import Fenced
@@ -26,8 +28,18 @@ REPAIR_WINDOW_S = 600.0
 
 EVICTIONS_PER_PASS = 10
 
+RESTART_S = 2.0
+"""How long a process that died is away."""
+
 A_HAIR_S = 0.001
 """Added to a wait for a moment, as a sum of floats may fall short of it."""
+
+
+T = TypeVar("T")
+
+
+class _Died(Exception):
+    """The process is gone in the middle of a look."""
 
 
 @dataclass(slots=True)
@@ -52,6 +64,9 @@ class NodeController:
         self._latency = latency
         self.loans: dict[str, Loan] = {}
         self._stopped_at_s: float | None = None
+        self._dies_at: tuple[int, bool] | None = None
+        self.writes: list[str] = []
+        """Every write to the apiserver, in words: the points at which a process can die."""
         self._on_change: Callable[[], None] = lambda: None
         cluster.on_change(self._look_soon)
 
@@ -69,6 +84,10 @@ class NodeController:
         for name, loan in self.loans.items():
             self.loans[name] = Loan(loan.spec, loan.status)
             self._look_soon(name)
+
+    def die_at(self, number: int, *, after: bool) -> None:
+        """The process dies right before its `number`-th write (from 0), or right after it, and is started again."""
+        self._dies_at = (number, after)
 
     @property
     def alive(self) -> bool:
@@ -115,10 +134,33 @@ class NodeController:
         loan.waiting = None
         if self._stopped_at_s is not None or not self._cluster.apiserver_up:
             return
-        status = self._reconcile(name, loan)
-        if status != loan.status:
-            loan.status = status
-            self._on_change()
+        try:
+            status = self._reconcile(name, loan)
+            if status != loan.status:
+                self._write(f"status of {name}", partial(self._put_status, loan, status))
+        except _Died:
+            self.stop()
+            self._clock.after(RESTART_S, self.start)
+
+    def _put_status(self, loan: Loan, status: LoanStatus) -> None:
+        loan.status = status
+        self._on_change()
+
+    def _write(self, what: str, effect: Callable[[], T]) -> T:
+        number = len(self.writes)
+        self.writes.append(what)
+        if self._dies_at == (number, False):
+            raise _Died
+        answer = effect()
+        if self._dies_at == (number, True):
+            raise _Died
+        return answer
+
+    def _put_fence(self, name: str, entry: str) -> None:
+        self._write(f"fence of {name}", partial(self._cluster.set_fence, name, entry))
+
+    def _put_taint(self, name: str, lease: str, mark: str) -> None:
+        self._write(f"taint of {name}", partial(self._cluster.set_taint, name, lease, mark))
 
     def _reconcile(self, name: str, loan: Loan) -> LoanStatus:
         node, opens = self._cluster.nodes.get(name), loan.spec.owner is Owner.KUBERNETES
@@ -126,7 +168,7 @@ class NodeController:
             return self._open(node, loan) if opens else self._close(node, loan)
         loan.closed_at_s = None
         if not opens:
-            self._cluster.set_fence(name, str(loan.spec.mark))
+            self._put_fence(name, str(loan.spec.mark))
         phase = "Opening" if opens else "Closing"
         return LoanStatus(phase, loan.spec.mark, blockers=(f"Kubernetes has no node {name}",))
 
@@ -140,13 +182,13 @@ class NodeController:
             return self._answer(node, loan, phase="Opening", blockers=(strange, *unusable))
         now_s = self._clock.monotonic_s()
         if node.name in self._cluster.fence:
-            self._cluster.set_fence(node.name, "")
+            self._put_fence(node.name, "")
             loan.unfenced_at_s = now_s
         left_s = loan.unfenced_at_s + self._timings.fence_settle_s - now_s
         if (node.taint or node.mark) and left_s > 0:
             self._look_in(node.name, left_s + A_HAIR_S)
             return self._answer(node, loan, phase="Opening", blockers=unusable)
-        self._cluster.set_taint(node.name, "", "")
+        self._put_taint(node.name, "", "")
         return self._answer(node, loan, phase="Opening" if unusable else "Open", open=True, blockers=unusable)
 
     # --- away from Kubernetes ---
@@ -178,10 +220,10 @@ class NodeController:
         disturbed = self._strange_taint(node, loan) or self._quarrel(node, loan)
         if not disturbed and (node.taint, node.mark) != (mark.lease, str(mark)):
             loan.closed_at_s = None
-            self._cluster.set_taint(node.name, mark.lease, str(mark))
+            self._put_taint(node.name, mark.lease, str(mark))
         if disturbed or self._cluster.fence.get(node.name) != str(mark):
             loan.closed_at_s = None
-            self._cluster.set_fence(node.name, str(mark))
+            self._put_fence(node.name, str(mark))
         return disturbed
 
     def _quarrel(self, node: KubeletNode, loan: Loan) -> str:
@@ -233,7 +275,7 @@ class NodeController:
         evicted = self._to_evict(busy) if loan.spec.evict else []
         found = {pod.uid: self._why_left(pod, loan, evicted) for pod in busy}
         for pod in evicted:
-            if why := self._cluster.evict(pod):
+            if why := self._write(f"eviction of {pod.key}", partial(self._cluster.evict, pod)):
                 found[pod.uid] = f"pod {pod.key}: {why}{_hint(pod)}"
         return busy, tuple(found.values())
 

@@ -1,4 +1,4 @@
-"""The broker dies before and after every write of a story, one case each, and the next broker goes on.
+"""The broker, or the node controller, dies before and after every write of a story, one case each; the next goes on.
 
 A story is first played without a crash, which numbers its calls: to both schedulers and to the ledger. Then it is
 played once for each point at which a broker can die in it: before and after each write, and once at each kind of read
@@ -229,4 +229,35 @@ def test_the_broker_dies_at_each_point_and_the_next_one_goes_on(story: Story) ->
         tried = points(story)
         failures = list(filter(None, (failure(story, point) for point in tried)))
     assert {"ledger.commit", "ledger.read", "slurm.observe"} <= {point.call for point in tried}
+    assert not failures, f"{len(failures)} of {len(tried)} points:\n" + "\n\n".join(failures)
+
+
+# --- the node controller: in all stories but the last, in which it has nothing to do ---
+
+
+def controller_failure(story: Story, number: int, after: bool) -> str:
+    """What goes wrong when the node controller dies at its `number`-th write; empty when nothing does."""
+    fleet = story.begin()
+    fleet.world.kube.controller.die_at(number, after=after)
+    try:
+        story.play(fleet)
+        fleet.run_for(TIMING.leader_ttl_s)
+        assert at_rest(fleet), f"not at rest afterwards\n{fleet.describe()}"
+        assert not unaccounted(fleet), f"{unaccounted(fleet)} afterwards"
+    except (AssertionError, BridgeError) as why:
+        return f"{'after' if after else 'before'} write {number}: {type(why).__name__} {why}"
+    return ""
+
+
+@pytest.mark.parametrize("story", STORIES[:-1], ids=lambda story: story.name)
+def test_the_node_controller_dies_at_each_write_and_the_next_one_goes_on(story: Story) -> None:
+    with without_log():
+        fleet = story.begin()
+        writes = fleet.world.kube.controller.writes
+        first = len(writes)
+        story.play(fleet)
+        tried = [(number, after) for number in range(first, len(writes)) for after in (False, True)]
+        failures = list(filter(None, (controller_failure(story, *point) for point in tried)))
+    kinds = {write.split()[0] for write in writes[first:]}
+    assert {"fence", "taint", "status"} <= kinds
     assert not failures, f"{len(failures)} of {len(tried)} points:\n" + "\n\n".join(failures)
