@@ -1,35 +1,28 @@
 """The driver of the Slurm port: slurmrestd, and ``scontrol`` for reservations and requeues.
 
-``FailClosed``: `observe` returns all that was asked, read now, or raises `Unreadable`. ``NotOurs``: only reservations
-named ``bridge-…`` are ever written. Marks and drains are checked by the core, which reads back what it wrote.
+``FailClosed``: `observe` returns all that was asked, read now, or raises `Unreadable`. Marks and drains are checked by
+the core, which reads back what it wrote.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 
 import httpx
 
-from bridge.model import hostlists
-from bridge.model.errors import CallFailed, Invalid, Unreadable
+from bridge.model.errors import CallFailed, Unreadable
 from bridge.model.ownership import Mark
 from bridge.model.slurm import SlurmNode, SlurmObservation
 from bridge.settings import SlurmSettings
 from bridge.slurm import reading
 from bridge.slurm.client import NotThere, RestClient, WriteRefused
+from bridge.slurm.latch import OURS, Latch, checked, held
 from bridge.slurm.queue import JobQueue
 from bridge.slurm.scontrol import Scontrol
 from bridge.slurm.telling import JobCalls
 from bridge.slurm.token import TokenFile
-
-OURS = "bridge-"
-"""Every reservation of the bridge starts with this, and no other is ever changed."""
-
-LATCH_FLAGS = frozenset({"MAINT", "IGNORE_JOBS"})
-RENEW_BELOW = timedelta(days=182)
-"""Slurm's UNLIMITED is 365 days: a reservation with less than half of that left gets a new end."""
 
 _MANY_NODES_SINCE = 42
 _INVALID_NODE_STATE = 2028
@@ -52,13 +45,13 @@ class SlurmRestDriver:
         transport: httpx.BaseTransport | None = None,
     ) -> None:
         token = TokenFile(settings.slurm_token_file, now)
-        self._user = settings.slurm_user
         self._now = now
         self._client = RestClient(
             settings.slurm_url, token, settings.slurm_timeout_s, transport=transport, monotonic_s=monotonic_s
         )
         self._queue = JobQueue(self._client, settings.slurm_timeout_s, monotonic_s)
         self._scontrol = Scontrol(settings.slurm_scontrol, token, settings.slurm_timeout_s)
+        self._latch = Latch(self._reservations, self._scontrol, settings.slurm_user, now)
         self._jobs = JobCalls(self._client, self._scontrol)
 
     def close(self) -> None:
@@ -73,11 +66,9 @@ class SlurmRestDriver:
         """
         read_at = self._now()
         nodes = self._nodes()
-        held = frozenset(
-            name for found in self._reservations().values() if found.flags >= {"MAINT"} for name in found.nodes
-        )
+        latched = held(self._reservations())
         jobs = self._queue.read()
-        return SlurmObservation(read_at, nodes, jobs, held, self._controller_up_s())
+        return SlurmObservation(read_at, nodes, jobs, latched, self._controller_up_s())
 
     def _nodes(self) -> dict[str, SlurmNode]:
         return reading.nodes(self._client.read("nodes/"))
@@ -114,7 +105,7 @@ class SlurmRestDriver:
 
     def _update_nodes(self, nodes: Collection[str], change: dict[str, object]) -> None:
         """One call for many nodes where the version has it: each call stops slurmctld's scheduling for a moment."""
-        names = _checked(nodes)
+        names = checked(nodes)
         if not names:
             return
         if self._version() < _MANY_NODES_SINCE:
@@ -132,10 +123,10 @@ class SlurmRestDriver:
     # --- what running jobs are told ---
 
     def signal(self, job: int, nodes: Collection[str], signal: str) -> None:
-        self._jobs.signal(job, _checked(nodes), signal)
+        self._jobs.signal(job, checked(nodes), signal)
 
     def requeue(self, job: int, nodes: Collection[str]) -> None:
-        self._jobs.requeue(job, _checked(nodes))
+        self._jobs.requeue(job, checked(nodes))
 
     def hasten(self, job: int) -> None:
         self._jobs.hasten(job)
@@ -143,69 +134,10 @@ class SlurmRestDriver:
     # --- the second latch: the reservation ---
 
     def hold(self, nodes: Collection[str], reservation: str) -> None:
-        names = _checked(nodes)
-        found = self._our_reservation(reservation)
-        if not names:
-            return
-        if found is None:
-            # Users: a reservation must have some, and nobody submits jobs as the broker's.
-            self._scontrol(
-                *("create", "reservation", f"ReservationName={reservation}", f"Nodes={hostlists.join(names)}"),
-                *(*self._latch(), "StartTime=now", "Duration=UNLIMITED"),
-                says=f"Reservation created: {reservation}",
-            )
-        elif not found.nodes.issuperset(names) or not self._is_latch(found):
-            self._update(reservation, f"Nodes+={hostlists.join(names)}", *self._latch())
-        self._renew_if_due(found)
+        self._latch.hold(nodes, reservation)
 
     def release(self, nodes: Collection[str], reservation: str) -> None:
-        names = frozenset(_checked(nodes))
-        found = self._our_reservation(reservation)
-        if found is None or not found.nodes & names:
-            return
-        if found.nodes <= names:
-            # Never an update to an empty list: it crashed slurmctld before 24.11.3, and is refused since.
-            self._scontrol("delete", f"ReservationName={reservation}")
-            return
-        self._update(reservation, f"Nodes-={hostlists.join(sorted(found.nodes & names))}")
-        self._renew_if_due(found)
+        self._latch.release(nodes, reservation)
 
     def renew_reservations(self) -> tuple[str, ...]:
-        """Give every reservation of ours that is past half of its 365 days a new end; the names of those renewed.
-
-        `hold` and `release` do it in passing; a pool whose nodes stay lent for half a year needs it from a timetable.
-        """
-        return tuple(name for name, found in self._read_reservations().items() if self._renew_if_due(found))
-
-    def _our_reservation(self, name: str) -> reading.Reservation | None:
-        if not name.startswith(OURS) or hostlists.NAME.fullmatch(name) is None:
-            raise Invalid(f"reservation {name!r} is not the bridge's: its name must be {OURS} and a pool's name")
-        return self._read_reservations().get(name)
-
-    def _read_reservations(self) -> dict[str, reading.Reservation]:
-        try:
-            return self._reservations()
-        except Unreadable as error:
-            raise CallFailed(str(error)) from error
-
-    def _latch(self) -> tuple[str, str]:
-        return f"Flags={','.join(sorted(LATCH_FLAGS))}", f"Users={self._user}"
-
-    def _is_latch(self, found: reading.Reservation) -> bool:
-        return found.flags >= LATCH_FLAGS and found.users == {self._user}
-
-    def _renew_if_due(self, found: reading.Reservation | None) -> bool:
-        due = found is not None and found.ends_at is not None and found.ends_at - self._now() < RENEW_BELOW
-        if due and found is not None:
-            self._update(found.name, "EndTime=now+365days")
-        return due
-
-    def _update(self, reservation: str, *changes: str) -> None:
-        self._scontrol("update", f"ReservationName={reservation}", *changes, says="Reservation updated")
-
-
-def _checked(nodes: Collection[str]) -> list[str]:
-    """The names, each once, none of which can be anything but a node name in a path or a host list."""
-    names = sorted(set(nodes))
-    hostlists.join(names)
-    return names
+        return self._latch.renew()

@@ -1,4 +1,4 @@
-"""What running jobs are told: a signal through slurmrestd, a requeue through ``scontrol``.
+"""What running jobs are told, and with slurmrestd: a signal through it, a requeue through ``scontrol``.
 
 Where a job runs is read right before, for two reasons seen on a real Slurm: a requeue revives a job that is over, and a
 job that started again elsewhere would be ended there.
@@ -13,12 +13,12 @@ from bridge.model.errors import CallFailed, Invalid, Unreadable
 from bridge.model.slurm import SIGNALS, SlurmJob, is_signal
 from bridge.slurm import reading
 from bridge.slurm.client import ReadRefused, RestClient, WriteRefused
-from bridge.slurm.scontrol import Scontrol
+from bridge.slurm.scontrol import RunsScontrol
 
 _INVALID_JOB_ID = 2017
 _NOT_IN_THIS_STATE = 2020
 _ALREADY_DONE = 2021
-_GONE = frozenset({_INVALID_JOB_ID, _NOT_IN_THIS_STATE, _ALREADY_DONE})
+GONE = frozenset({_INVALID_JOB_ID, _NOT_IN_THIS_STATE, _ALREADY_DONE})
 """Slurm's answers to a signal for a job that is not there, not running, or over."""
 
 
@@ -26,41 +26,47 @@ _FLAGS = {"": "&flags=FULL_JOB", "B": "&flags=BATCH_JOB", "S": ""}
 
 
 @dataclass(frozen=True, slots=True)
-class _There:
-    """A job that Slurm knows and that is not over. `address` is what Slurm calls it, and nothing but it."""
+class There:
+    """A job that Slurm knows and that is not over. `address` is what Slurm calls it, and nothing but it; `own` are its
+    records, those of all components of a het job that goes by this one's id."""
 
+    id: int
     address: str
     own: tuple[SlurmJob, ...]
 
+    def runs_on(self, nodes: Collection[str]) -> bool:
+        return any(found.state == "RUNNING" and not set(nodes).isdisjoint(found.nodes) for found in self.own)
 
-@dataclass(frozen=True, slots=True)
-class _Running:
-    """A job that runs where it was looked for."""
+    @property
+    def waits(self) -> bool:
+        """All of it does: while any part is COMPLETING Slurm forgets what it is told."""
+        return all(found.state == "PENDING" for found in self.own)
 
-    address: str
-    may_requeue: bool
+    def check_may_requeue(self) -> None:
+        leads = [found for found in self.own if found.id == self.id] or self.own
+        if not all(found.may_requeue for found in leads):
+            raise CallFailed(f"job {self.id} may not be requeued")
 
 
 class JobCalls:
     """Calls about one job at a time. They raise `CallFailed`, and `Invalid` for what can be no job."""
 
-    def __init__(self, client: RestClient, scontrol: Scontrol) -> None:
+    def __init__(self, client: RestClient, scontrol: RunsScontrol) -> None:
         self._client = client
         self._scontrol = scontrol
 
     def signal(self, job: int, nodes: Collection[str], signal: str) -> None:
         """By default Slurm spares the batch script; ``FULL_JOB`` means it and the steps, ``BATCH_JOB`` it alone."""
-        if not is_signal(signal):
-            raise CallFailed(f"{signal!r} is no signal for a job: it must be one of {', '.join(sorted(SIGNALS))}")
-        running = self._running(job, nodes)
-        if running is None:
+        check_signal(signal)
+        running = self._look_up(job)
+        if running is None or not running.runs_on(nodes):
             return
         target, _, name = signal.rpartition(":")
         path = f"job/{running.address}?signal={name}{_FLAGS[target]}"
         try:
             answer = self._client.write("DELETE", path)
         except WriteRefused as refusal:
-            if not refusal.numbers or not refusal.numbers <= _GONE:
+            if not refusal.numbers or not refusal.numbers <= GONE:
                 raise
             return
         refused = _refused(answer)
@@ -68,47 +74,51 @@ class JobCalls:
             raise CallFailed(f"signal {signal} for job {job}: {'; '.join(refused)}")
 
     def requeue(self, job: int, nodes: Collection[str]) -> None:
-        running = self._running(job, nodes)
-        if running is None:
+        running = self._look_up(job)
+        if running is None or not running.runs_on(nodes):
             return
-        if not running.may_requeue:
-            raise CallFailed(f"job {job} may not be requeued")
+        running.check_may_requeue()
         self._scontrol("requeue", running.address)
 
     def hasten(self, job: int) -> None:
-        """StartTime=now, after the job was read once more: its last run may not have ended, or its next one begun."""
-        found = self._look_up(job)
-        if found is None or any(each.state != "PENDING" for each in found.own):
-            return
-        self._scontrol("update", f"JobId={found.address}", "StartTime=now")
+        hasten(self._scontrol, self._look_up(job))
 
-    def _running(self, job: int, nodes: Collection[str]) -> _Running | None:
-        """None for a job that does not run on any of the nodes, or is not there at all."""
-        there = self._look_up(job)
-        if there is None:
-            return None
-        if not any(found.state == "RUNNING" and not set(nodes).isdisjoint(found.nodes) for found in there.own):
-            return None
-        leads = [found for found in there.own if found.id == job] or there.own
-        return _Running(there.address, all(found.may_requeue for found in leads))
-
-    def _look_up(self, job: int) -> _There | None:
-        """What Slurm has of a job and its components now; None where it has nothing that is not over."""
-        if isinstance(job, bool) or not isinstance(job, int) or job <= 0:
-            raise Invalid(f"{job!r} is no job id")
-        source = f"Slurm job {job}"
+    def _look_up(self, job: int) -> There | None:
+        check_id(job)
         try:
-            answer = self._client.read(f"job/{job}")
-            # An array answers for all its tasks, and a het leader for its components.
-            own = tuple(found for found in reading.jobs(answer, source) if job in (found.id, found.het_job))
-            address = _address(job, reading.records(answer, "jobs", source))
+            return there(job, self._client.read(f"job/{job}"))
         except ReadRefused as refusal:
             if _INVALID_JOB_ID in refusal.numbers:
                 return None
             raise CallFailed(str(refusal)) from refusal
         except Unreadable as error:
             raise CallFailed(str(error)) from error
-        return _There(address, own) if own else None
+
+
+def check_signal(signal: str) -> None:
+    if not is_signal(signal):
+        raise CallFailed(f"{signal!r} is no signal for a job: it must be one of {', '.join(sorted(SIGNALS))}")
+
+
+def check_id(job: object) -> None:
+    if isinstance(job, bool) or not isinstance(job, int) or job <= 0:
+        raise Invalid(f"{job!r} is no job id")
+
+
+def hasten(scontrol: RunsScontrol, found: There | None) -> None:
+    """StartTime=now, after the job was read once more: its last run may not have ended, or its next one begun."""
+    if found is not None and found.waits:
+        scontrol("update", f"JobId={found.address}", "StartTime=now")
+
+
+def there(job: int, answer: reading.Record) -> There | None:
+    """What Slurm has of a job and its components now; None where it has nothing that is not over.
+
+    `answer` may have more: an array answers for all its tasks, and a het leader for its components.
+    """
+    source = f"Slurm job {job}"
+    own = tuple(found for found in reading.jobs(answer, source) if job in (found.id, found.het_job))
+    return There(job, _address(job, reading.records(answer, "jobs", source)), own) if own else None
 
 
 def _address(job: int, records: list[reading.Record]) -> str:
@@ -125,6 +135,6 @@ def _refused(answer: reading.Record) -> list[str]:
     words = []
     for status in answer.get("status") or ():
         error = (status.get("error") if isinstance(status, dict) else None) or {}
-        if error.get("code") and error["code"] not in _GONE:
+        if error.get("code") and error["code"] not in GONE:
             words.append(f"{error.get('string') or 'refused'} ({error['code']})")
     return words
