@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from enum import StrEnum
 from pathlib import Path
 
 from pydantic import Field
@@ -27,13 +28,25 @@ class StoreSettings(_Settings):
     data_dir: Path = Path("build/postgres")
 
 
-class SlurmSettings(_Settings):
-    """How Slurm is reached: slurmrestd for most, ``scontrol`` for what REST lacks."""
+class SlurmDriver(StrEnum):
+    """What stands behind the Slurm port."""
 
-    slurm_url: str = "http://localhost:6820"
-    slurm_user: str = "bridge"
-    slurm_token_file: Path = Path("/run/slurm-bridge-token/token")
-    slurm_timeout_s: float = 5
+    SLURMRESTD = "slurmrestd"
+    PYSLURM = "pyslurm"
+
+
+class SlurmSettings(_Settings):
+    """How Slurm is reached: slurmrestd or pyslurm for most, ``scontrol`` for what they lack."""
+
+    slurm_driver: SlurmDriver = Field(
+        default=SlurmDriver.SLURMRESTD, description="slurmrestd; pyslurm: needs the extra of that name and Slurm 25.11"
+    )
+    slurm_url: str = Field(default="http://localhost:6820", description="Of slurmrestd")
+    slurm_user: str = Field(default="bridge", description="Whose the token is; with pyslurm, whom the broker runs as")
+    slurm_token_file: Path = Field(
+        default=Path("/run/slurm-bridge-token/token"), description="A JWT of that user, for slurmrestd and its scontrol"
+    )
+    slurm_timeout_s: float = Field(default=5, gt=0, description="The longest that one call may take")
     slurm_scontrol: tuple[str, ...] = ("scontrol",)
 
 

@@ -42,9 +42,11 @@ from bridge.settings import (
     LogSettings,
     ModeSettings,
     ReconcilerSettings,
+    SlurmDriver,
     SlurmSettings,
     StoreSettings,
 )
+from bridge.slurm.pyslurm import PyslurmDriver
 from bridge.slurm.rest import SlurmRestDriver
 from bridge.store import embedded, migrate
 from bridge.store.postgres import PostgresLedger
@@ -133,6 +135,12 @@ def connect_kubernetes(settings: KubeSettings, clock: Clock, mode: Mode) -> Kube
         if mode is not Mode.READ_ONLY:
             raise
         return NoKubernetes(str(why))
+
+
+def make_slurm(settings: SlurmSettings, clock: Clock) -> SlurmRestDriver | PyslurmDriver:
+    """The driver that the settings name. Neither talks to anybody before its first call."""
+    driver = PyslurmDriver if settings.slurm_driver is SlurmDriver.PYSLURM else SlurmRestDriver
+    return driver(settings, now=clock.now, monotonic_s=clock.monotonic_s)
 
 
 def make_reconciler(
@@ -253,7 +261,7 @@ def serve() -> None:
     mode, api, settings = ModeSettings().mode, ApiSettings(), ReconcilerSettings()
     clock = SystemClock()
     ledger = open_ledger(StoreSettings(), mode)
-    slurm = SlurmRestDriver(SlurmSettings(), now=clock.now)
+    slurm = make_slurm(SlurmSettings(), clock)
     kubernetes = connect_kubernetes(KubeSettings(), clock, mode)
     reconciler = make_reconciler(ledger, slurm, kubernetes, settings, clock=clock, mode=mode)
     log.info("broker starts", mode=str(mode))
@@ -285,6 +293,7 @@ def serve() -> None:
         stop.set()
         bell.ring("stop")
         loop.join(timeout=10)
+        slurm.close()
         kubernetes.close()
         ledger.close()
 
