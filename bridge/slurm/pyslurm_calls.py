@@ -159,7 +159,7 @@ def _job(job: Any) -> dict[str, object]:
 def _states(job: Any) -> list[str]:
     """UNKNOWN, and so in the way, where a flag of a pending job stands on one that has nodes."""
     if job.state not in _OF_PENDING:
-        return [job.state]
+        return [job.state] if job.state else []
     return [job.state, "UNKNOWN" if job.allocated_nodes else "PENDING"]
 
 
