@@ -34,7 +34,7 @@ def records(text: str, first: str) -> list[dict[str, str]]:
     next. ``(null)`` and ``N/A`` are left as they are."""
     found: list[dict[str, str]] = []
     for line in text.splitlines():
-        if line.startswith(f"{first}="):
+        if line.lstrip().startswith(f"{first}="):
             found.append({})
         if found and not line.startswith("#"):
             found[-1].update(field for field in _fields(line) if field[0] not in found[-1])
