@@ -24,7 +24,7 @@ from bridge.slurm import reading, show
 from bridge.slurm.latch import OURS, Latch, checked, held
 from bridge.slurm.pyslurm_process import AsksPyslurm, PyslurmProcess, Refused, Silent
 from bridge.slurm.scontrol import RunsScontrol, Scontrol
-from bridge.slurm.telling import GONE, Running, check_id, check_signal, running_there, start_at_once
+from bridge.slurm.telling import GONE, There, check_id, check_signal, hasten, there
 
 _log = structlog.get_logger(__name__)
 
@@ -33,6 +33,8 @@ TOPOLOGY_MAX_AGE_S = 300
 
 _MAX_REASON_CHARS = 250
 _INVALID_NODE_STATE = 2028
+_STEPS = {"": "all", "B": "batch", "S": "children"}
+"""pyslurm's words for whom a signal is, by what stands before its name."""
 _SLURMS_OWN = 1000
 """From here on error numbers are Slurm's. pyslurm takes any number that the C library left behind for one, also after a
 signal that was sent."""
@@ -172,36 +174,40 @@ class PyslurmDriver:
     def signal(self, job: int, nodes: Collection[str], signal: str) -> None:
         """pyslurm knows jobs by number only: a task that bears its array's is told nothing while others of it live."""
         check_signal(signal)
-        found, is_alone = self._running(job, checked(nodes))
-        if found is None:
+        names = checked(nodes)
+        found, is_alone = self._look_up(job)
+        if found is None or not found.runs_on(names):
             return
         if found.address != str(job) and not is_alone:
             raise CallFailed(f"pyslurm cannot signal task {found.address} without all others of array {job}")
+        target, _, name = signal.rpartition(":")
         try:
-            self._write("signal", job, signal)
+            self._write("signal", job, name, _STEPS[target])
         except _WriteRefused as refusal:
             if refusal.number not in GONE and not 0 < refusal.number < _SLURMS_OWN:
                 raise
 
     def requeue(self, job: int, nodes: Collection[str]) -> None:
-        found, _ = self._running(job, checked(nodes))
-        if found is None:
+        names = checked(nodes)
+        found, _ = self._look_up(job)
+        if found is None or not found.runs_on(names):
             return
-        if not found.may_requeue:
-            raise CallFailed(f"job {job} may not be requeued")
+        found.check_may_requeue()
         if found.address == str(job):
             self._write("requeue", job)
         else:
             self._scontrol("requeue", found.address)
-        start_at_once(self._scontrol, job, found.address)
 
-    def _running(self, job: int, nodes: list[str]) -> tuple[Running | None, bool]:
-        """It, if it runs there, and whether nothing else of its array lives."""
+    def hasten(self, job: int) -> None:
+        hasten(self._scontrol, self._look_up(job)[0])
+
+    def _look_up(self, job: int) -> tuple[There | None, bool]:
+        """What there is of it, and whether nothing else of its array lives."""
         check_id(job)
         try:
             answer = reading.answer(self._read("job", job), "pyslurm job")
             kin = reading.jobs(answer, "pyslurm job")
-            return running_there(job, nodes, answer), all(found.id == job for found in kin if found.array == job)
+            return there(job, answer), all(found.id == job for found in kin if found.array == job)
         except Unreadable as error:
             raise CallFailed(str(error)) from error
 

@@ -224,9 +224,9 @@ def update_nodes(api: Any, names: Sequence[str], state: str, reason: str) -> Non
     api.Nodes(list(names)).modify(change)
 
 
-def signal(api: Any, id: int, name: str) -> None:
-    """To the batch script and all steps."""
-    api.Job(id).send_signal(f"SIG{name}", steps="all")
+def signal(api: Any, id: int, name: str, steps: str) -> None:
+    """To ``all`` of it, to the ``batch`` script alone, or to its ``children`` alone."""
+    api.Job(id).send_signal(f"SIG{name}", steps=steps)
 
 
 def requeue(api: Any, id: int) -> None:

@@ -101,8 +101,9 @@ def make(slurm: SimulatedSlurm) -> Any:
             self.id = job_id
 
         def send_signal(self, signal, steps="children", hurry=False):  # type: ignore[no-untyped-def]
-            assert (signal[:3], steps, hurry) == ("SIG", "all", False)
-            slurm.signal(self.id, _where(self.id), signal[3:])
+            assert (signal[:3], hurry) == ("SIG", False)
+            target = {"all": "", "batch": "B:", "children": "S:"}[steps]
+            slurm.signal(self.id, _where(self.id), f"{target}{signal[3:]}")
 
         def requeue(self, hold=False):  # type: ignore[no-untyped-def]
             try:
@@ -251,8 +252,8 @@ class StandInScontrol:
             job = int(arguments[1].split("_")[0])
             self._slurm.requeue(job, self._slurm.job(job).nodes)
         else:
-            assert arguments[0] == "update"
-            assert "JobId" in values
+            assert (arguments[0], values["StartTime"]) == ("update", "now")
+            self._slurm.hasten(int(values["JobId"].split("_")[0]))
         return f"{says}\n"
 
     @staticmethod

@@ -27,6 +27,7 @@ PAGES = (
     "docs/explain.md",
     "docs/modes.md",
     "docs/kubernetes-admins.md",
+    "docs/slurm-drivers.md",
 )
 
 _CODE_LINES = re.compile(r"^```\w*\n(.*?)^```$|^ {4}(\S[^\n]*)$", re.DOTALL | re.MULTILINE)

@@ -543,18 +543,42 @@ def test_a_signal_is_for_the_batch_script_and_all_steps(bench: Bench) -> None:
     assert bench.module.told == [("signal", 17, "SIGUSR1", "all")]
 
 
-def test_a_requeued_job_may_start_at_once(bench: Bench) -> None:
+@pytest.mark.parametrize(("signal", "steps"), [("B:USR1", "batch"), ("S:USR1", "children")])
+def test_a_signal_may_be_for_the_script_alone_or_for_the_steps_alone(bench: Bench, signal: str, steps: str) -> None:
+    bench.module.jobs = [running(17)]
+    bench.driver.signal(17, ["gpu-2"], signal)
+    assert bench.module.told == [("signal", 17, "SIGUSR1", steps)]
+
+
+def test_a_requeue_is_one_call(bench: Bench) -> None:
     bench.module.jobs = [running(17)]
     bench.driver.requeue(17, ["gpu-2"])
-    assert bench.module.told == [("requeue", 17)]
+    assert (bench.module.told, bench.writes()) == ([("requeue", 17)], [])
+
+
+def test_a_requeued_job_that_waits_may_start_at_once(bench: Bench) -> None:
+    bench.module.jobs = [job(17)]
+    bench.driver.hasten(17)
     assert bench.writes() == [("update", "JobId=17", "StartTime=now")]
 
 
-def test_a_requeue_that_cannot_be_hurried_is_one(bench: Bench) -> None:
-    bench.module.jobs = [running(17)]
-    bench.scontrol.fails = ("StartTime=now",)
-    bench.driver.requeue(17, ["gpu-2"])
-    assert bench.module.told == [("requeue", 17)]
+def test_a_het_job_is_hastened_once_all_of_it_waits(bench: Bench) -> None:
+    leader = job(17, heterogeneous_id=17)
+    for component, calls_made in ((running(18, heterogeneous_id=17), 0), (job(18, heterogeneous_id=17), 1)):
+        bench.module.jobs = [leader, component]
+        bench.driver.hasten(17)
+        assert len(bench.writes()) == calls_made
+
+
+@pytest.mark.parametrize(
+    "there",
+    [[], [running(17)], [job(17, state="COMPLETING", allocated_nodes="gpu-1")], [job(18)]],
+    ids=["gone", "runs", "completing", "another"],
+)
+def test_a_job_that_does_not_wait_is_not_hastened(bench: Bench, there: list[Any]) -> None:
+    bench.module.jobs = there
+    bench.driver.hasten(17)
+    assert bench.writes() == []
 
 
 @pytest.mark.parametrize(
@@ -586,7 +610,7 @@ def test_the_task_that_bears_its_arrays_id_is_told_alone_or_nothing(bench: Bench
         bench.driver.signal(17, ["gpu-1"], "TERM")
     bench.driver.requeue(17, ["gpu-1"])
     assert bench.module.told == []
-    assert bench.writes() == [("requeue", address), ("update", f"JobId={address}", "StartTime=now")]
+    assert bench.writes() == [("requeue", address)]
     bench.module.jobs = [bears_it]
     bench.driver.signal(17, ["gpu-1"], "TERM")
     assert bench.module.told == [("signal", 17, "SIGTERM", "all")]
@@ -622,7 +646,7 @@ def test_a_job_that_may_not_be_requeued_is_not(bench: Bench) -> None:
     assert bench.module.told == []
 
 
-@pytest.mark.parametrize("signal", ["NOSUCH", "KILL", "term", ""])
+@pytest.mark.parametrize("signal", ["NOSUCH", "KILL", "term", "", "B:KILL", "X:USR1", "B:S:HUP"])
 def test_an_unknown_signal_never_leaves_the_driver(bench: Bench, signal: str) -> None:
     bench.module.jobs = [running(17)]
     with pytest.raises(CallFailed, match="is no signal for a job"):
