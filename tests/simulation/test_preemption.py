@@ -297,7 +297,7 @@ def test_a_person_who_requeues_the_job_first_is_not_followed(fleet: Fleet) -> No
     nodes = preempt(fleet, job)
     fleet.run_until(lambda: fleet.world.slurm.signals(job) == ("TERM",), "the job is signalled")
     fleet.world.slurm.user_requeue(job)
-    fleet.run_until(lambda: fleet.world.slurm.job(job).state == "RUNNING", "it runs elsewhere", within_s=200)
+    fleet.run_until(lambda: fleet.world.slurm.job(job).state == "RUNNING", "it runs elsewhere, at once", within_s=20)
     fleet.run_for(2 * GRACE_S)
     assert lent(fleet, nodes)
     assert (fleet.world.slurm.job(job).state, fleet.world.slurm.job(job).restarts) == ("RUNNING", 1)
