@@ -5,7 +5,9 @@
     nothing moves and nothing is killed on it. A node state that we do not know counts as not empty and not ready.
 ``NotOurs``
     A drain is ours only if its reason starts with the exact mark of the ledger's closure and the user and time of
-    setting are those that we read back when we set it. Any other drain is a person's (`foreign`).
+    setting are those that we read back when we set it. Any other drain is a person's (`foreign`). Slurm keeps the
+    reason of a drain that was lifted, with its user and time, and shows it again when somebody drains the node over
+    the API without a reason: such a drain is a person's too, known by the time that was seen while nothing was drained.
 """
 
 from __future__ import annotations
@@ -17,6 +19,7 @@ from datetime import datetime
 from bridge.model.errors import Unreadable
 from bridge.model.handoff import Handoff
 from bridge.model.kube import KubeNode, KubeObservation
+from bridge.model.ledger import NodeRecord
 from bridge.model.ownership import Closure, Lease, Mark, Node
 from bridge.model.slurm import SlurmJob, SlurmNode, SlurmObservation
 
@@ -54,7 +57,8 @@ class SideFacts:
     own scheduler keeps the node for the head of its queue (Slurm's PLANNED). `answers`: the node itself is up. `works`:
     work of this side is seen on it, and so it is not opened to the other one, closed or not; a silent node neither
     works nor is idle. `opened`: neither latch of ours stands. `ready`: work can start here on all GPUs; `not_ready`
-    says why not. `jobs` are Slurm's jobs that hold the node, whatever their state.
+    says why not. `lifted_at`: nothing is drained, and the reason that still stands is that of a drain of ours which was
+    set then. `jobs` are Slurm's jobs that hold the node, whatever their state.
     """
 
     unknown: str = ""
@@ -72,6 +76,7 @@ class SideFacts:
     not_ready: str = ""
     read_back: tuple[str, datetime | None] | None = None
     stray_mark: Mark | None = None
+    lifted_at: datetime | None = None
     jobs: tuple[SlurmJob, ...] = ()
 
     @property
@@ -100,7 +105,8 @@ def jobs_by_node(seen: SlurmObservation) -> dict[str, list[SlurmJob]]:
 
 
 def slurm_facts(
-    node: Node,
+    record: NodeRecord,
+    lease: Lease | None,
     closure: Closure | None,
     seen: SlurmObservation | Unreadable,
     jobs: Sequence[SlurmJob],
@@ -109,17 +115,20 @@ def slurm_facts(
 ) -> SideFacts:
     """Facts of the Slurm side. `jobs` hold the node (`jobs_by_node`); `settle_s` is how long a restarted slurmctld is
     not believed about emptiness."""
+    node = record.node
     if isinstance(seen, Unreadable):
         return SideFacts(unknown=str(seen))
     found = seen.nodes.get(node.slurm_name)
     if found is None:
         return SideFacts(unknown=f"slurmctld does not list node {node.slurm_name}")
     drained = "DRAIN" in found.states
-    mark = Mark.parse(found.reason) if drained else None
-    ours = drained and closure is not None and _is_our_drain(found, mark, closure)
-    restamped = drained and closure is not None and not ours and _is_restamped(found, mark, closure)
+    left = Mark.parse(found.reason)
+    nameless = drained and left is not None and _is_nameless(found, left, record, lease, closure)
+    mark = left if drained and not nameless else None
+    ours = mark is not None and closure is not None and _is_our_drain(found, mark, closure)
+    restamped = mark is not None and closure is not None and not ours and _is_restamped(found, mark, closure)
     stray = mark if mark is not None and not ours and not restamped else None
-    foreign = f"drained by {found.reason_user or 'somebody'}: {found.reason}" if drained and mark is None else ""
+    foreign = _foreign_drain(found, nameless=nameless) if drained and mark is None else ""
     held = node.slurm_name in seen.held
     blockers = _slurm_blockers(found, jobs, seen, settle_s)
     not_ready = _slurm_not_ready(found, node)
@@ -138,11 +147,33 @@ def slurm_facts(
         not_ready=not_ready or ("in the bridge's reservation" if held else ""),
         read_back=(found.reason_user, found.reason_set_at) if restamped or (ours and not _is_appended(found)) else None,
         stray_mark=stray,
+        lifted_at=found.reason_set_at if left is not None and not drained else None,
         jobs=tuple(jobs),
     )
 
 
-def _is_our_drain(found: SlurmNode, mark: Mark | None, closure: Closure) -> bool:
+def _is_nameless(
+    found: SlurmNode, left: Mark, record: NodeRecord, lease: Lease | None, closure: Closure | None
+) -> bool:
+    """Somebody drained the node without a reason, and Slurm shows that of a drain of ours (`left`) which was lifted.
+
+    A drain of ours that arrives late has a time of its own. Where Slurm has appended its words, and with them a new
+    time, to what stands on an open node, it must have stood there before: a late drain is lifted as soon as it is seen.
+    """
+    if record.lifted_drain_at is None or lease is None:
+        return False
+    if closure is None and left.token < lease.mark.token and _is_appended(found):
+        return True
+    return found.reason_set_at == record.lifted_drain_at
+
+
+def _foreign_drain(found: SlurmNode, *, nameless: bool) -> str:
+    if nameless:
+        return "drained by somebody without a reason (Slurm still shows that of an earlier loan)"
+    return f"drained by {found.reason_user or 'somebody'}: {found.reason}"
+
+
+def _is_our_drain(found: SlurmNode, mark: Mark, closure: Closure) -> bool:
     if mark != closure.mark:
         return False
     if closure.set_at is None:
@@ -155,7 +186,7 @@ def _is_appended(found: SlurmNode) -> bool:
     return " : " in found.reason
 
 
-def _is_restamped(found: SlurmNode, mark: Mark | None, closure: Closure) -> bool:
+def _is_restamped(found: SlurmNode, mark: Mark, closure: Closure) -> bool:
     """Our own mark by our own user at another time: a drain of ours that was sent twice, to be read back anew."""
     return mark == closure.mark and found.reason_user == closure.set_by
 

@@ -40,12 +40,14 @@ class NodeRecord:
 
     `idle_since`: since when it has been seen idle on its owner's side. `backoff_until`: left alone until then after a
     failed handoff. `unusable`: why its owner cannot use it (an opening that was never proved), or empty.
+    `lifted_drain_at`: when the drain of ours had been set whose reason Slurm still showed after it was lifted.
     """
 
     node: Node
     idle_since: datetime | None = None
     backoff_until: datetime | None = None
     unusable: str = ""
+    lifted_drain_at: datetime | None = None
 
 
 @dataclass(frozen=True, slots=True)

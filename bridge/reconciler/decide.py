@@ -108,6 +108,7 @@ class Decider:
     def decide(self, snapshot: Snapshot) -> Plan:
         """Fill `changes`; returns what the planner said."""
         self.read_closures_back()
+        self._remember_lifted_drains()
         self._overtaken = frozenset(
             name
             for name, lease in self.state.leases.items()
@@ -408,6 +409,17 @@ class Decider:
         for name, record in self._records.items():
             if record != self.state.nodes[name]:
                 self.changes.append(PutRecord(record))
+
+    def _remember_lifted_drains(self) -> None:
+        """Before a node is released: a drain that shows the same time from then on is not ours any more.
+
+        Not where Slurm has to be closed: ours is set there again at once, maybe in the same second.
+        """
+        for name, record in self.state.nodes.items():
+            lease = self.state.leases.get(name)
+            at = self.seen[name].slurm.lifted_at if name in self.seen else None
+            if at not in (None, record.lifted_drain_at) and lease is not None and lease.owner is Owner.SLURM:
+                self._records[name] = replace(self._record(name), lifted_drain_at=at)
 
     def _remember_failure(self, handoff: Handoff, steps: Sequence[Step]) -> None:
         """Whether the demand of a lease, whose handoffs are now at `steps`, was met or is left alone for a while."""

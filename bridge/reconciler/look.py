@@ -74,11 +74,12 @@ def sights(state: LedgerState, world: World, *, settle_s: float) -> dict[str, Si
 
 
 def _sight(name: str, state: LedgerState, world: World, jobs: Sequence[SlurmJob], settle_s: float) -> Sight:
-    node, lease, handoff = state.nodes[name].node, state.leases.get(name), state.handoffs.get(name)
+    record, lease, handoff = state.nodes[name], state.leases.get(name), state.handoffs.get(name)
+    node = record.node
     slurm_closure = state.closures.get((name, Side.SLURM))
     kube_closure = state.closures.get((name, Side.KUBERNETES))
     return Sight(
-        slurm=slurm_facts(node, slurm_closure, world.slurm, jobs, settle_s=settle_s),
+        slurm=slurm_facts(record, lease, slurm_closure, world.slurm, jobs, settle_s=settle_s),
         kubernetes=kube_facts(node, lease, kube_closure, handoff, world.kubernetes),
         devices=device_facts(node, handoff, world.kubernetes) if handoff else DeviceFacts(),
     )

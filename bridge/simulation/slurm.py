@@ -55,6 +55,9 @@ class SimulatedSlurm(Slurmctld):
         self._oracle = oracle
         self._faults = faults
         self._user = user
+        self._seen_lifted: set[str] = set()
+        """Nodes that were shown without a drain since they had one with a reason: what is drained without one from then
+        on can be told from what stood before."""
         self.shown: Shown = {}
         """What the last observation showed. A test that lets another broker look meanwhile puts it back."""
 
@@ -102,6 +105,8 @@ class SimulatedSlurm(Slurmctld):
     def _look(self) -> SlurmObservation:
         if not self._controller_up:
             raise Unreadable("slurm.observe", "slurmctld does not answer")
+        self._seen_lifted |= {node.name for node in self._nodes.values() if not node.drained}
+        self._seen_lifted -= {node.name for node in self._nodes.values() if node.drained and not node.nameless}
         self.shown = {node.name: node.reason for node in self._nodes.values() if self._foreign(node)}
         return SlurmObservation(
             read_at=self._clock.now(),
@@ -161,4 +166,8 @@ class SimulatedSlurm(Slurmctld):
             self._oracle.destroyed(node.machine, before, f"the bridge's {call}")
 
     def _foreign(self, node: SlurmdNode) -> bool:
-        return node.drained and (node.reason_user != self._user or Mark.parse(node.reason) is None)
+        nameless = node.nameless and node.name in self._seen_lifted
+        return node.drained and (nameless or node.reason_user != self._user or Mark.parse(node.reason) is None)
+
+    def drained_by_others(self, name: str) -> bool:
+        return self._foreign(self._node(name))

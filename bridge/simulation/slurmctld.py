@@ -67,7 +67,8 @@ class JobRequest:
 
 @dataclass(slots=True)
 class SlurmdNode:
-    """A node record and its slurmd. `strays` are processes that a silent slurmd was told in vain to kill."""
+    """A node record and its slurmd. `strays` are processes that a silent slurmd was told in vain to kill; `nameless`:
+    the drain was set without a reason of its own, where an old one stood."""
 
     name: str
     machine: str
@@ -78,6 +79,7 @@ class SlurmdNode:
     reason: str = ""
     reason_user: str = ""
     reason_set_at: datetime | None = None
+    nameless: bool = False
     slurmd_alive: bool = True
     responding: bool = True
     registering: Timer | None = None
@@ -228,7 +230,9 @@ class Slurmctld:
         if reason:
             self._drain(self._node(node), reason, user)
         else:
-            self._node(node).drained = True
+            found = self._node(node)
+            found.nameless |= not found.drained
+            found.drained = True
 
     def admin_resume(self, node: str, user: str = "admin") -> None:
         """RESUME clears anybody's drain, whoever `user` is; a reservation around the node stands."""
@@ -411,7 +415,7 @@ class Slurmctld:
     def _drain(self, node: SlurmdNode, reason: str, user: str) -> None:
         if node.drained and node.reason == reason:
             return
-        node.drained = True
+        node.drained, node.nameless = True, False
         node.reason, node.reason_user = reason, user
         node.reason_set_at = self._clock.now().replace(microsecond=0)
         self._schedule_soon()
@@ -420,7 +424,7 @@ class Slurmctld:
         """The reason stays. slurmctld asks the node to register again and takes it for silent until it has."""
         if not (node.drained or node.down):
             return
-        node.drained = node.down = False
+        node.drained = node.down = node.nameless = False
         node.responding = False
         if node.slurmd_alive:
             self._await_registration(node)

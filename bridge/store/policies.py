@@ -116,6 +116,7 @@ def _join(connection: Connection, joining: Sequence[Node]) -> None:
             "idle_since": None,
             "backoff_until": None,
             "unusable": "",
+            "lifted_drain_at": None,
             "removed_at": None,
         }
         connection.execute(

@@ -22,6 +22,7 @@ RECORD = (
     nodes.c.idle_since,
     nodes.c.backoff_until,
     nodes.c.unusable,
+    nodes.c.lifted_drain_at,
 )
 LEASE = (
     leases.c.id,
@@ -47,8 +48,9 @@ def any_of(name: str) -> CollectionAggregate[Any]:
 
 
 def record(row: AnyRow) -> NodeRecord:
-    name, slurm_name, kube_name, pool, gpus, idle_since, backoff_until, unusable = row
-    return NodeRecord(Node(name, slurm_name, kube_name, pool, gpus), idle_since, backoff_until, unusable)
+    name, slurm_name, kube_name, pool, gpus, idle_since, backoff_until, unusable, lifted_drain_at = row
+    node = Node(name, slurm_name, kube_name, pool, gpus)
+    return NodeRecord(node, idle_since, backoff_until, unusable, lifted_drain_at)
 
 
 def lease(row: AnyRow) -> Lease:
@@ -133,6 +135,7 @@ def of_record(record: NodeRecord) -> dict[str, Any]:
         "idle_since": record.idle_since,
         "backoff_until": record.backoff_until,
         "unusable": record.unusable,
+        "lifted_drain_at": record.lifted_drain_at,
     }
 
 

@@ -155,6 +155,7 @@ nodes = Table(
     _time("idle_since", nullable=True),
     _time("backoff_until", nullable=True),
     _words("unusable"),
+    _time("lifted_drain_at", nullable=True),
     _time("removed_at", nullable=True),
     CheckConstraint("gpus >= 1", name="gpus"),
     CheckConstraint("'' NOT IN (name, slurm_name, kube_name, pool)", name="named"),

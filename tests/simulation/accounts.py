@@ -40,7 +40,8 @@ def unaccounted(fleet: Fleet) -> list[str]:
 def _slurm_odd(world: World, state: LedgerState, node: Node) -> list[str]:
     owner, closure = state.leases[node.name].owner, state.closures.get((node.name, Side.SLURM))
     shown = world.slurm.node(node.slurm_name)
-    mark = Mark.parse(shown.reason) if "DRAIN" in shown.states else None
+    drained_by_us = "DRAIN" in shown.states and not world.slurm.drained_by_others(node.slurm_name)
+    mark = Mark.parse(shown.reason) if drained_by_us else None
     held = node.slurm_name in world.slurm.held()
     odd = []
     if mark is not None and (closure is None or closure.mark != mark):

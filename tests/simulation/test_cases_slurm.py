@@ -218,7 +218,7 @@ def test_s3_s4_a_drain_by_others_over_ours_is_still_there_after_the_loan(fleet: 
 
 
 def test_s3_a_drain_without_a_reason_is_theirs(fleet: Fleet) -> None:
-    """An empty reason is taken as ours. (A job ran first, or Slurm would still show the reason of the last drain.)"""
+    """An empty reason is taken as ours."""
     job = fleet.sbatch(runs_s=10)
     fleet.run_until(lambda: fleet.world.slurm.job(job).state == "COMPLETED", "a job ran on it")
     fleet.world.slurm.admin_drain(NODE, "")
@@ -226,6 +226,44 @@ def test_s3_a_drain_without_a_reason_is_theirs(fleet: Fleet) -> None:
     fleet.run_for(60)
     assert (states(fleet), fleet.world.slurm.node(NODE).reason) == ({"IDLE", "DRAIN"}, "")
     assert NODE in fleet.owned(Owner.SLURM)
+
+
+def test_s3_a_drain_without_a_reason_where_our_old_one_still_stands_is_theirs(fleet: Fleet) -> None:
+    """Over the API a node can be drained without one: Slurm then shows ours of an earlier loan."""
+    lend(fleet, NODE)
+    fleet.run_for(40)
+    take_back(fleet, NODE)
+    assert Mark.parse(fleet.world.slurm.node(NODE).reason) is not None
+    fleet.world.slurm.admin_drain(NODE, "")
+    fleet.run_for(60)
+    assert "DRAIN" in states(fleet)
+    assert "without a reason" in told(fleet, Kind.NODE, NODE)
+    fleet.order(Side.KUBERNETES, NODE)
+    fleet.run_for(60)
+    assert "DRAIN" in states(fleet)
+    assert NODE in fleet.owned(Owner.SLURM)
+    assert unaccounted(fleet) == []
+
+
+def test_s3_a_drain_without_a_reason_is_theirs_for_the_next_broker_too(fleet: Fleet) -> None:
+    """What was seen lifted is in the ledger, not in the memory of the broker that saw it."""
+    lend(fleet, NODE)
+    take_back(fleet, NODE)
+    fleet.world.slurm.admin_drain(NODE, "")
+    fleet.new_broker()
+    fleet.run_for(90)
+    assert "DRAIN" in states(fleet)
+
+
+def test_s3_a_drain_without_a_reason_during_a_loan_is_lifted_with_ours_and_nothing_else(fleet: Fleet) -> None:
+    """It changes nothing that Slurm shows: the node comes home as if nobody had touched it."""
+    lend(fleet, NODE)
+    fleet.run_for(40)
+    before = fleet.world.slurm.node(NODE)
+    fleet.world.slurm.admin_drain(NODE, "")
+    assert fleet.world.slurm.node(NODE) == before
+    take_back(fleet, NODE)
+    assert unaccounted(fleet) == []
 
 
 def test_s3_our_own_text_set_again_by_a_person_is_theirs(fleet: Fleet) -> None:

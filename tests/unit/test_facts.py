@@ -11,6 +11,7 @@ from bridge.lifecycle.facts import SideFacts, device_facts, jobs_by_node, kube_f
 from bridge.model.errors import Unreadable
 from bridge.model.handoff import Handoff, Step
 from bridge.model.kube import DeviceHolder, Inspection, KubeNode, KubeObservation, LoanSpec, LoanStatus
+from bridge.model.ledger import NodeRecord
 from bridge.model.ownership import Closure, Lease, Mark, Node, Owner, Side
 from bridge.model.slurm import SlurmJob, SlurmNode, SlurmObservation
 
@@ -35,6 +36,8 @@ def slurm(
     held: bool = True,
     closure: Closure | None = CLOSURE,
     restarted_s: float | None = None,
+    lifted_drain_at: datetime | None = None,
+    lease: Lease | None = None,
 ) -> SideFacts:
     seen = SlurmObservation(
         NOW,
@@ -43,7 +46,8 @@ def slurm(
         frozenset({"gpu-1"} if held else ()),
         controller_up_s=restarted_s,
     )
-    return slurm_facts(NODE, closure, seen, jobs_by_node(seen).get(NODE.slurm_name, ()), settle_s=5)
+    record = NodeRecord(NODE, lifted_drain_at=lifted_drain_at)
+    return slurm_facts(record, lease, closure, seen, jobs_by_node(seen).get(NODE.slurm_name, ()), settle_s=5)
 
 
 def job(state: str, *nodes: str) -> SlurmJob:
@@ -129,6 +133,47 @@ class TestWhoseDrain:
         facts = slurm(closure=Closure("gpu-1", Side.SLURM, MARK))
         assert facts.read_back == ("bridge", SET_AT)
 
+    @pytest.mark.parametrize(
+        ("lifted_drain_at", "appended", "theirs"),
+        [
+            (SET_AT, False, True),
+            (SET_AT, True, True),  # " : Not responding", with a time of its own
+            (SET_AT - timedelta(seconds=1), False, False),  # a late drain of ours, set after the one that was lifted
+            (None, False, False),  # none was ever seen lifted: it must be a late one
+            (None, True, False),
+        ],
+    )
+    @pytest.mark.parametrize("held", [False, True])
+    def test_a_drain_with_the_time_of_one_that_was_lifted_is_a_persons(
+        self, lifted_drain_at: datetime | None, *, appended: bool, theirs: bool, held: bool
+    ) -> None:
+        found = OURS
+        if appended:
+            found = replace(OURS, reason=f"{OURS.reason} : Not responding", reason_user="slurm", reason_set_at=NOW)
+        lease = Lease(MARK.lease, "gpu-1", Owner.SLURM, MARK.epoch, MARK.generation + 1, NOW)
+        facts = slurm(found, closure=None, held=held, lifted_drain_at=lifted_drain_at, lease=lease)
+        assert (bool(facts.foreign), facts.stray_mark is None) == (theirs, theirs)
+        assert not facts.first_latch
+
+    def test_our_own_drain_is_ours_whatever_was_lifted_before(self) -> None:
+        lease = Lease(MARK.lease, "gpu-1", Owner.BRIDGE, MARK.epoch, MARK.generation, NOW)
+        facts = slurm(lifted_drain_at=SET_AT - timedelta(hours=1), lease=lease)
+        assert facts.first_latch
+        assert not facts.foreign
+
+    def test_a_mark_from_after_the_ledgers_restore_is_not_taken_for_a_persons(self) -> None:
+        """The ledger is from the past: what it knows to be lifted says nothing about a drain that it never made."""
+        ahead = f"{Mark('lease0009', 4, 99)} lent : Not responding"
+        lease = Lease(MARK.lease, "gpu-1", Owner.SLURM, MARK.epoch, MARK.generation, NOW)
+        found = replace(OURS, reason=ahead, reason_user="slurm", reason_set_at=NOW)
+        facts = slurm(found, closure=None, lifted_drain_at=SET_AT, lease=lease)
+        assert (facts.foreign, facts.stray_mark) == ("", Mark("lease0009", 4, 99))
+
+    def test_what_is_lifted_says_when_it_had_been_set(self) -> None:
+        assert slurm(replace(OURS, states=frozenset({"IDLE"}))).lifted_at == SET_AT
+        assert slurm().lifted_at is None
+        assert slurm(replace(OURS, states=frozenset({"IDLE"}), reason="bad DIMM")).lifted_at is None
+
     def test_a_reason_without_a_drain_is_history(self) -> None:
         facts = slurm(replace(OURS, states=frozenset({"IDLE"})), held=False, closure=None)
         assert facts.opened
@@ -138,7 +183,7 @@ class TestWhoseDrain:
 
 class TestSlurmUnknown:
     def test_unreadable(self) -> None:
-        facts = slurm_facts(NODE, CLOSURE, Unreadable("slurm", "timeout"), (), settle_s=5)
+        facts = slurm_facts(NodeRecord(NODE), None, CLOSURE, Unreadable("slurm", "timeout"), (), settle_s=5)
         assert facts.unknown == "slurm is unreadable: timeout"
         assert not any((facts.closed, facts.empty, facts.opened, facts.idle, facts.ready))
 

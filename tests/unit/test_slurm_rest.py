@@ -17,6 +17,7 @@ import pytest
 
 from bridge.lifecycle.facts import SideFacts, slurm_facts
 from bridge.model.errors import CallFailed, Invalid, Unreadable
+from bridge.model.ledger import NodeRecord
 from bridge.model.ownership import Closure, Mark, Node, Side
 from bridge.settings import SlurmSettings
 from bridge.slurm import token
@@ -861,7 +862,7 @@ def test_s2_a_failed_read_of_nodes_proves_nothing_about_any_node(bench: Bench, f
     with pytest.raises(Unreadable) as caught:
         bench.driver.observe()
     mine = Node("gpu-1", "gpu-1", "gpu-1.testbed", "h100", 8)
-    facts = slurm_facts(mine, Closure("gpu-1", Side.SLURM, MARK), caught.value, (), settle_s=5)
+    facts = slurm_facts(NodeRecord(mine), None, Closure("gpu-1", Side.SLURM, MARK), caught.value, (), settle_s=5)
     assert facts == SideFacts(unknown=str(caught.value))
 
 
