@@ -80,7 +80,7 @@ def _pool(
         if names.intersection(work.nodes)
     ]
     demands = sorted((d for d in snapshot.demands if d.pool == pool.name), key=in_line)
-    judged = [(demand, _uncounted(demand, snapshot, teams, len(places), now)) for demand in demands]
+    judged = [(demand, uncounted(demand, snapshot, teams, len(places), now)) for demand in demands]
     counted = [demand for demand, why_not in judged if not why_not]
     hold_now = floors(pool, policy.timezone, now)
     return _Pool(
@@ -95,7 +95,7 @@ def _pool(
     )
 
 
-def _uncounted(demand: Demand, snapshot: Snapshot, teams: Mapping[str, TeamStanding], nodes: int, now: datetime) -> str:
+def uncounted(demand: Demand, snapshot: Snapshot, teams: Mapping[str, TeamStanding], nodes: int, now: datetime) -> str:
     """Why a demand is no demand now, whatever nodes there are; empty when it is one."""
     if demand.impossible:
         return demand.impossible

@@ -21,6 +21,7 @@ from bridge.planning.explaining.layers import chain
 from bridge.planning.explaining.scene import Scene
 from bridge.planning.explaining.waiting import Waiting
 from bridge.planning.planner import plan
+from bridge.planning.refusals import refusal
 from bridge.planning.snapshot import Plan, Snapshot
 from tests.property.fleets import GPUS, POOL, TEAMS, fleets, policies
 from tests.property.worlds import NOW
@@ -145,3 +146,23 @@ def test_a_paused_bridge_says_so_of_everything_that_lacks_nodes(snapshot: Snapsh
             found = explain(kind, name, seen, snapshot, policy, Plan(), NOW + timedelta(hours=2))
             assert found is not None
             assert any("paused: switch maintenance" in link.text for link in found.chain if link.holds)
+
+
+@given(fleets(), policies())
+def test_what_is_said_of_a_node_is_the_plan_or_the_first_obstacle(snapshot: Snapshot, policy: Policy) -> None:
+    """The verdict contradicts neither the chain nor the planner: who "could move" is refused by nothing."""
+    snapshot, seen = in_both_queues(snapshot)
+    planned = plan(snapshot, policy, NOW)
+    moving = {name: move for move in planned.moves for name in move.nodes}
+    for place in snapshot.places:
+        found = explain(Kind.NODE, place.name, seen, snapshot, policy, planned, NOW)
+        assert found is not None
+        if place.name in moving:
+            assert f"moves to {moving[place.name].destination} with the plan" in found.verdict
+        elif found.obstacle is not None:
+            assert found.verdict.endswith(f"stays: {found.obstacle.text}.")
+        else:
+            side = place.lease.owner.side
+            assert "could move" in found.verdict
+            assert side is None or (place.usable(side) and not refusal(place, side, policy.pools[0], NOW))
+            assert not any(demand.side is not side and not demand.impossible for demand in snapshot.demands)

@@ -519,7 +519,7 @@ def test_s14_a_node_whose_gres_is_not_known_yet_counts_for_nothing() -> None:
     fleet.deploy("chat", replicas=1)
     fleet.run_for(100)
     assert fleet.owned(Owner.KUBERNETES) == [], "three others are usable, and the floor is three"
-    assert "offers 0 of 8 GPUs" in told(fleet, Kind.NODE, "gpu-2")
+    assert "stays: not ready for slurm: slurmctld offers 0 of 8 GPUs" in told(fleet, Kind.NODE, "gpu-2")
     fleet.run_until(lambda: len(fleet.owned(Owner.KUBERNETES)) == 1, "one is lent when all have their GPUs")
 
 

@@ -19,7 +19,7 @@ from bridge.planning.recall import recalling
 from bridge.planning.refusals import hold_refusal
 from bridge.planning.snapshot import Place, count_nodes
 
-LEASE, HANDOFF, PAUSE, WORK, POLICY = "lease", "handoff", "pause", "work", "policy"
+LEASE, HANDOFF, PAUSE, WORK, POLICY, DEMAND = "lease", "handoff", "pause", "work", "policy", "demand"
 HARDWARE, LABELS, TAINTS, ALLOCATABLE = "driver", "labels", "taints", "allocatable"
 
 PCI_LABEL = "feature.node.kubernetes.io/pci-10de.present"
@@ -42,6 +42,8 @@ def explain_node(scene: Scene, name: str) -> Explanation | None:
         *_work(scene, place),
         *(_policy(scene, place, pool) if pool else ()),
         *_gpus(scene, place),
+        *_not_ready(place),
+        *(_demand(scene, place, pool) if pool else ()),
     )
     first = next((link for link in links if link.holds), None)
     owner = "nobody" if place.lease.owner is Owner.BRIDGE else str(place.lease.owner)
@@ -50,7 +52,8 @@ def explain_node(scene: Scene, name: str) -> Explanation | None:
     if move is not None:
         text = f"{subject} moves to {move.destination} with the plan of this moment: {move.reason}."
     elif first is None:
-        text = f"{subject} belongs to {owner} and could move: nobody on the other side needs it now."
+        needs = "nobody" if place.lease.owner is Owner.BRIDGE else "nobody on the other side"
+        text = f"{subject} belongs to {owner} and could move: {needs} needs it now."
     else:
         text = f"{subject} belongs to {owner} and stays: {first.text}."
     return Explanation(Kind.NODE, subject, text, links, _remedies(place), _when(scene, place))
@@ -178,6 +181,33 @@ def _policy(scene: Scene, place: Place, pool: PoolPolicy) -> Iterator[Link]:
     yield Link(
         POLICY, place.usable(side) and usable <= share.kept_nodes, text, numbers, f"bridgectl explain pool {pool.name}"
     )
+
+
+def _not_ready(place: Place) -> Iterator[Link]:
+    """Behind what may be the cause of it: only a node that its owner can use is idle to the planner."""
+    side = place.lease.owner.side
+    if place.handoff is not None or side is None:
+        return
+    facts = place.sight.side(side)
+    if facts.known and not facts.ready:
+        yield Link(str(side), True, _state(side, facts), {}, _show(place, side))
+
+
+def _demand(scene: Scene, place: Place, pool: PoolPolicy) -> Iterator[Link]:
+    """Last, as it stops only what nothing else does: who else waits for nodes, and why this one does not help."""
+    if place.handoff is not None:
+        return
+    side = place.lease.owner.side
+    elsewhere = "" if side is None else f" on the {side.other} side"
+    waiting = [demand for demand in scene.demands(pool) if demand.side is not side]
+    command = f"bridgectl explain pool {pool.name}"
+    if not waiting:
+        yield Link(DEMAND, False, f"nothing waits for nodes{elsewhere}", {"waiting": 0}, command)
+        return
+    first = waiting[0].key
+    why = scene.told(first) or "what it has and gets without this node is enough"
+    text = f"{first}, which waits{elsewhere}, is not given it: {why}"
+    yield Link(DEMAND, True, text, {"waiting": len(waiting)}, command)
 
 
 # --- a node with 8 GPUs on which Kubernetes sees none ---

@@ -14,6 +14,7 @@ from bridge.model.policy import Policy, PoolPolicy
 from bridge.model.slurm import SlurmNode, SlurmObservation
 from bridge.planning.entitlement import SideShare, TeamStanding, side_shares, team_standings
 from bridge.planning.headroom import handover_p50_s
+from bridge.planning.planner import uncounted
 from bridge.planning.snapshot import Place, Plan, Snapshot, in_line, works_by_node
 from bridge.planning.timetable import floors
 
@@ -57,7 +58,7 @@ class Scene:
         counted = [
             demand
             for demand in self.demands(pool)
-            if not self.backs_off_s(demand.key) and not (demand.whole and demand.nodes > len(places))
+            if not uncounted(demand, self.snapshot, self.standings, len(places), self.now)
         ]
         return side_shares(pool, places, counted, floors(pool, self.policy.timezone, self.now))
 
