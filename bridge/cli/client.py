@@ -25,6 +25,23 @@ class Target:
     transport: httpx.BaseTransport | None = None
 
 
+class Answer(dict[str, Any]):
+    """An object of a broker's answer, which may be of another version than this program: a field that is not there
+    ends the command with a sentence."""
+
+    def __missing__(self, field: str) -> Any:
+        raise CliError(
+            UNKNOWN,
+            f"the broker's answer has no field {field!r}: it is of another version than this bridgectl",
+            remedy="use the bridgectl of that broker's version, or look at the whole answer with -o json",
+        )
+
+
+def document(response: httpx.Response) -> Any:
+    """The answer's document, its objects as `Answer`."""
+    return response.json(object_hook=Answer)
+
+
 class RefusedInput(CliError):
     """422: `errors` are the wrong values with location, message and remedy."""
 
@@ -48,7 +65,7 @@ class Broker:
 
     def get(self, path: str, **query: Any) -> Any:
         """The answer's document; query parameters that are None are left out."""
-        return self.call("GET", path, query=query).json()
+        return document(self.call("GET", path, query=query))
 
     def call(
         self,
@@ -79,7 +96,7 @@ class Broker:
         if response.headers.get("content-type", "") != "application/problem+json":
             what = f"what answers there is not a broker (HTTP {response.status_code})"
             return CliError(UNKNOWN, what, where=where, remedy="check --url or BRIDGE_URL")
-        problem = response.json()
+        problem = document(response)
         detail = problem["detail"]
         if response.status_code == 422:
             return RefusedInput(detail, problem.get("errors", []), where)

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from bridge.cli.client import connect
+from bridge.cli.client import connect, document
 from bridge.cli.failures import REFUSED, UNKNOWN, USAGE, CliError
 from bridge.cli.output import Format, Output, print_json, print_line
 from bridge.cli.text import joined, paused_text
@@ -44,7 +44,7 @@ def _order(
     context: typer.Context, nodes: list[str], destination: str, reason: str, wait_s: float, output: Format
 ) -> None:
     body = {"nodes": nodes, "destination": destination, "reason": reason}
-    request = connect(context).call("POST", "/v1/handoffs", query={"wait_s": wait_s}, body=body).json()
+    request = document(connect(context).call("POST", "/v1/handoffs", query={"wait_s": wait_s}, body=body))
     if output is Format.JSON:
         print_json(request)
     elif request["state"] == "accepted":
@@ -66,7 +66,7 @@ def pause(
     output: Output = Format.TABLE,
 ) -> None:
     """Start no new handoff; running ones finish. Of everything, or of one pool or node."""
-    answer = connect(context).call("POST", "/v1/pause", body={"reason": reason, **_scope(pool, node)}).json()
+    answer = document(connect(context).call("POST", "/v1/pause", body={"reason": reason, **_scope(pool, node)}))
     if output is Format.JSON:
         print_json(answer)
     else:
@@ -89,11 +89,11 @@ def recall(
         raise CliError(USAGE, "a question does not go into JSON", remedy="add --yes, after `bridgectl nodes`")
     broker, body = connect(context), {"reason": reason, "all": everything, **_scope(pool, None)}
     if not yes:
-        found = broker.call("POST", "/v1/recall", query={"dry_run": "true"}, body=body).json()
+        found = document(broker.call("POST", "/v1/recall", query={"dry_run": "true"}, body=body))
         print_line(f"lent, or on their way out: {joined(found['lent'])}. Their work is asked to go; nothing is lent.")
         if not typer.confirm("Call them home?"):
             raise CliError(REFUSED, "not confirmed: nothing has changed")
-    answer = broker.call("POST", "/v1/recall", body=body).json()
+    answer = document(broker.call("POST", "/v1/recall", body=body))
     if output is Format.JSON:
         print_json(answer)
         return
@@ -105,7 +105,7 @@ def recall(
 
 def resume(context: typer.Context, pool: Pool = None, node: Node = None, output: Output = Format.TABLE) -> None:
     """Let handoffs start again. Ends the pause and the recall of just what is named: pools and nodes have their own."""
-    answer = connect(context).call("POST", "/v1/resume", body=_scope(pool, node)).json()
+    answer = document(connect(context).call("POST", "/v1/resume", body=_scope(pool, node)))
     if output is Format.JSON:
         print_json(answer)
         return

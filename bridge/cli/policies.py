@@ -11,7 +11,8 @@ import httpx
 import typer
 import yaml
 
-from bridge.cli.client import Broker, RefusedInput, connect
+from bridge.cli.client import Answer, Broker, RefusedInput, connect
+from bridge.cli.client import document as answered
 from bridge.cli.documents import Document, load
 from bridge.cli.failures import REFUSED, USAGE, CliError
 from bridge.cli.output import Column, Format, Output, print_json, print_line, print_table
@@ -22,6 +23,8 @@ policy = typer.Typer(help="The policy: floors, limits and the nodes of each pool
 File = Annotated[Path, typer.Argument(help="A YAML file, or - for standard input", allow_dash=True)]
 Note = Annotated[str, typer.Option(help="Why, for the history")]
 _MOST_WHYS = 20
+
+yaml.add_representer(Answer, yaml.SafeDumper.represent_dict, Dumper=yaml.SafeDumper)
 
 
 @policy.command()
@@ -152,11 +155,10 @@ def _read(file: Path) -> Document:
 
 def _put(broker: Broker, document: Document, query: dict[str, str], headers: dict[str, str]) -> dict[str, Any]:
     try:
-        change: dict[str, Any] = broker.call(
-            "PUT", "/v1/policy", query=query, body=document.data, headers=headers
-        ).json()
+        response = broker.call("PUT", "/v1/policy", query=query, body=document.data, headers=headers)
     except RefusedInput as refused:
         raise _with_lines(refused, document) from refused
+    change: dict[str, Any] = answered(response)
     return change
 
 

@@ -47,7 +47,7 @@ def _state(report: dict[str, Any]) -> list[tuple[str, str]]:
             ("policy", f"version {report['policy_version']}"),
             ("nodes", joined(owners)),
             ("handoffs", f"{report['handoffs_live']} {_going(report)}"),
-            *(_paused(pause, report["now"]) for pause in report["pauses"]),
+            *(_paused(pause, report["now"]) for pause in report.get("pauses", ())),
         ]
     if report.get("victims_last_day"):
         lost = f"{report['lost_gpu_s_last_day'] / 3600:.1f} GPU-hours lost"
@@ -129,7 +129,7 @@ def _note(node: dict[str, Any], now: str) -> str:
     notes = [*(handoff["blockers"] if handoff else ())]
     if node["unusable"]:
         notes.append(f"unusable: {node['unusable']}")
-    if node["paused"]:
+    if node.get("paused"):
         notes.append(f"paused: {node['paused']}")
     if node["backoff_until"] and moment(node["backoff_until"]) > moment(now):
         notes.append(f"left alone, tried again {until(node['backoff_until'], now)}")
@@ -232,7 +232,7 @@ def _one_handoff(broker: Broker, id: str, output: Format) -> None:
             ("took", "" if running else age(handoff["began_at"], handoff["ended_at"])),
             ("deadline", until(handoff["step_deadline_at"], now) if running else ""),
             ("waits for", "; ".join(handoff["blockers"])),
-            ("may end", "; ".join(victim["key"] for victim in handoff["victims"])),
+            ("may end", "; ".join(victim["key"] for victim in handoff.get("victims", ()))),
             ("outcome", handoff["outcome"] or ""),
         ]
     )

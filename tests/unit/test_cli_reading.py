@@ -6,6 +6,7 @@ import io
 import json
 from dataclasses import replace
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from textwrap import dedent
 
@@ -308,3 +309,58 @@ def test_a_reason_cannot_drive_the_terminal(world: World, terminal: Terminal) ->
         shown = terminal.shown(*command)
         assert "[red]\ufffd[2Jgone\ufffd\ufffd\ufffdevil" in shown
         assert not set(shown) & {"\x1b", "\r", "\u202e"}
+
+
+# --- a broker of another version ---
+
+
+LOOKS = (
+    ("status",),
+    ("nodes",),
+    ("nodes", "gpu-2"),
+    ("handoffs",),
+    ("handoffs", "h2"),
+    ("plan",),
+    ("events",),
+    ("drift",),
+    ("policy", "history"),
+)
+
+
+@pytest.mark.parametrize("command", LOOKS, ids=" ".join)
+def test_a_field_that_a_broker_of_another_version_does_not_have_ends_in_a_sentence(
+    world: World, terminal: Terminal, command: tuple[str, ...]
+) -> None:
+    """Whichever it is, wherever it stands: a default, or what is missing and what to do."""
+    busy(world)
+    asks = terminal.wire.handle_request
+    whole: list[object] = []
+
+    def without(field: str, request: httpx.Request) -> httpx.Response:
+        answer = asks(request)
+        whole.append(json.loads(answer.read()))
+        return httpx.Response(answer.status_code, headers=answer.headers, json=_without(field, whole[-1]))
+
+    terminal.wire.handle_request = partial(without, "")  # type: ignore[method-assign]
+    terminal.shown(*command)
+    fields = sorted({field for answer in whole for field in _fields(answer)})
+    assert fields
+    for field in fields:
+        terminal.wire.handle_request = partial(without, field)  # type: ignore[method-assign]
+        result = terminal.run(*command)
+        assert result.exception is None or isinstance(result.exception, SystemExit), (field, result.exception)
+        assert result.exit_code == 0 or f"has no field '{field}'" in result.stderr, (field, result.output)
+
+
+def _fields(answer: object) -> set[str]:
+    if isinstance(answer, list):
+        return {field for each in answer for field in _fields(each)}
+    return {*answer, *(f for each in answer.values() for f in _fields(each))} if isinstance(answer, dict) else set()
+
+
+def _without(field: str, answer: object) -> object:
+    if isinstance(answer, list):
+        return [_without(field, each) for each in answer]
+    if isinstance(answer, dict):
+        return {key: _without(field, each) for key, each in answer.items() if key != field}
+    return answer
