@@ -13,6 +13,7 @@ from bridge.model.ledger import LedgerState
 from bridge.model.ownership import Node, Side
 from bridge.model.policy import Policy, PoolPolicy
 from bridge.planning.timetable import floors_of_a_week
+from bridge.store.inventory import why_it_stays
 
 _DNS_LABELS = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?(\.[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?)*")
 _MAX_KUBE_NAME_CHARS = 253
@@ -65,8 +66,7 @@ def inventory(policy: Policy, members: Members) -> tuple[Node, ...]:
 def uprooted(nodes: Sequence[Node], state: LedgerState) -> list[str]:
     """Why nodes of `state` that `nodes` drops, renames or puts into another pool have to stay as they are.
 
-    The ledger refuses the same; this is for a dry run. A node that is lent or in motion carries marks outside under its
-    present names, which nobody would lift any more.
+    The ledger refuses the same, by the same rule; this is for a dry run.
     """
     wanted = {node.name: node for node in nodes}
     kept = []
@@ -75,20 +75,10 @@ def uprooted(nodes: Sequence[Node], state: LedgerState) -> list[str]:
         after = wanted.get(name)
         if after is not None and replace(after, gpus=record.node.gpus) == record.node:
             continue
-        why = _why_not(name, state)
+        why = why_it_stays(state.policy, record.node, state.leases.get(name), moving=name in state.handoffs)
         if why:
             kept.append(f"{name} {why}")
     return kept
-
-
-def _why_not(name: str, state: LedgerState) -> str:
-    if name in state.handoffs:
-        return "is in motion"
-    lease = state.leases.get(name)
-    pool = state.policy.pool(state.nodes[name].node.pool)
-    if lease is None or pool is None or lease.owner is pool.home.owner:
-        return ""
-    return f"is owned by {lease.owner}"
 
 
 _REMEDY_OF_FIELD = {

@@ -32,8 +32,7 @@ def inventory_change(
     """The way from `records` to the inventory `nodes` of the pools of `new`.
 
     Raises `Invalid` when `nodes` contradict each other or the policy, or when a node that leaves, changes its pool or
-    is renamed is in `moving` (has a live handoff) or is lent: owned by the side that is not its pool's home in `old`.
-    Its marks outside carry the old names, and would be orphaned.
+    is renamed has to stay as it is (`why_it_stays`).
     """
     _consistent(new, nodes)
     wanted = {node.name: node for node in nodes}
@@ -44,7 +43,7 @@ def inventory_change(
     kept = [
         f"{name} {why}"
         for name in uprooted
-        if (why := _why_not(name, old, records[name].node, leases.get(name), moving)) is not None
+        if (why := why_it_stays(old, records[name].node, leases.get(name), moving=name in moving))
     ]
     if kept:
         raise Invalid(
@@ -71,10 +70,16 @@ def _is_uprooted(before: Node, after: Node) -> bool:
     return (before.pool, before.slurm_name, before.kube_name) != (after.pool, after.slurm_name, after.kube_name)
 
 
-def _why_not(name: str, old: Policy, node: Node, lease: Lease | None, moving: Collection[str]) -> str | None:
-    if name in moving:
+def why_it_stays(old: Policy, node: Node, lease: Lease | None, *, moving: bool) -> str:
+    """Why `node` may not leave, change its pool or be renamed now; empty when it may. `moving`: a live handoff has it.
+
+    Nobody would close a node again that is open to the side which is not its home in `old`, nor end a handoff of a node
+    that is gone. One that is nobody's is closed on both sides and stays so, by marks that drift then tells of: a broken
+    machine can go.
+    """
+    if moving:
         return "is in motion"
     pool = old.pool(node.pool)
     if pool is not None and lease is not None and lease.owner.side is pool.home.other:
         return f"is lent to {lease.owner}"
-    return None
+    return ""

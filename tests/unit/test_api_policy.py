@@ -474,10 +474,24 @@ def test_a_node_that_is_lent_or_in_motion_cannot_leave_nor_be_renamed(
         answer = client.put("/v1/policy", params=params, headers=headers, json=document)
         message = answer.json()["errors"][0]["message"]
         assert answer.status_code == 422
-        assert "gpu-1 is owned by kubernetes; gpu-2 is in motion" in message
+        assert "gpu-1 is lent to kubernetes; gpu-2 is in motion" in message
         assert "gpu-3" not in message
     kept = client.put("/v1/policy", params=params, headers=headers, json=changed(nodes=["gpu-[1-2]"], gpus=4))
     assert kept.status_code == 200
+
+
+@pytest.mark.parametrize("dry_run", ["true", "false"])
+@pytest.mark.parametrize("owner", [Owner.BRIDGE, Owner.SLURM])
+def test_a_node_that_is_nobodys_may_leave_as_one_at_home_may(
+    world: World, client: TestClient, owner: Owner, dry_run: str
+) -> None:
+    """It is closed on both sides: a broken machine in quarantine need not come home first. The ledger says the same."""
+    world.share()
+    world.own("gpu-1", owner)
+    params, headers = {"dry_run": dry_run}, {"If-Match": '"1"'}
+    answer = client.put("/v1/policy", params=params, headers=headers, json=changed(nodes=["gpu-[2-4]"]))
+    assert answer.status_code == 200, answer.text
+    assert ("gpu-1" in world.ledger.read().nodes) is (dry_run == "true")
 
 
 def test_the_ledgers_own_refusal_is_told_too(world: World, client: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
