@@ -66,9 +66,12 @@ class StatusView(View):
 
 
 class PauseEntry(View):
-    """A pause that stands: no handoff begins in its scope, but for those of a recall."""
+    """A pause that stands: no handoff begins in its scope, but for those of a recall, or people's under a breaker."""
 
-    kind: PauseKind = Field(default=PauseKind.STOP, description="recall: every lent node of its scope comes home")
+    kind: PauseKind = Field(
+        default=PauseKind.STOP,
+        description="recall: every lent node of its scope comes home; breaker: only the policy's own moves are stopped",
+    )
     scope: Reach
     name: str = Field(description="Of the pool or the node; empty for everything", examples=["h100"])
     reason: str = Field(examples=["switch maintenance until 18:00"])

@@ -54,9 +54,10 @@ def joined(words: Iterable[str], none: str = "none") -> str:
 def paused_text(pause: dict[str, Any]) -> str:
     """A pause as the API tells it: the reason, for a pool or a node with its name before it, and who recalls."""
     kind = pause.get("kind", "stop")
-    why = f"{KINDS[kind]} by {pause['by']}: {pause['reason']}" if kind in KINDS else str(pause["reason"])
+    before = {"recall": f"recalled by {pause['by']}: ", "breaker": "circuit breaker: "}.get(kind, "")
+    why = f"{before}{pause['reason']}"
     return f"{pause['scope']} {pause['name']}: {why}" if pause["name"] else why
 
 
-KINDS = {"recall": "recalled"}
-"""What is said of pauses that are more than that."""
+KINDS = {"recall": "recalled", "breaker": "breaker"}
+"""What pauses are called that are more than that."""

@@ -49,6 +49,7 @@ class Handoff:
     says whether pods on the source may be evicted. Slurm jobs are waited for, but for `victims`: those are signalled at
     `signalled_at` and requeued after their grace. `demand` is the key of the demand that the node is collected for,
     empty when it moves for a floor or a person. `blockers` is what the step is waiting for, for people to read.
+    `late_in` is the step whose deadline passed last: the handoff ends badly because of it, or has.
     """
 
     id: str
@@ -71,3 +72,4 @@ class Handoff:
     demand: str = ""
     victims: tuple[Victim, ...] = ()
     signalled_at: datetime | None = None
+    late_in: Step | None = None

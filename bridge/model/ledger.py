@@ -87,6 +87,18 @@ class Preempted:
 
 
 @dataclass(frozen=True, slots=True)
+class Ended:
+    """What the circuit breaker must know of a handoff that ended; see `bridge.model.handoff.Handoff`."""
+
+    node: str
+    lease: str
+    requested_by: str
+    began_at: datetime
+    ended_at: datetime
+    late_in: Step | None
+
+
+@dataclass(frozen=True, slots=True)
 class LedgerState:
     """Everything the reconciler needs, read in one transaction. Keys of the maps are node names."""
 
@@ -94,6 +106,8 @@ class LedgerState:
     policy_version: int = 0
     pauses: tuple[Pause, ...] = ()
     """What stops new handoffs, those that reach farthest first."""
+    releases: tuple[Pause, ...] = ()
+    """Pauses of the circuit breaker that a person lifted: they stop nothing."""
     generation: int = 0
     nodes: dict[str, NodeRecord] = field(default_factory=dict)
     leases: dict[str, Lease] = field(default_factory=dict)
@@ -109,6 +123,8 @@ class LedgerState:
     """Newest first. Older ones than `PREEMPTED_FOR_S` are forgotten when the next victim is chosen."""
     reclaim_s: dict[Side, tuple[float, ...]] = field(default_factory=dict)
     """How long the last handoffs (at most `RECLAIMS`) to each side took that went well, in seconds, newest first."""
+    ended: tuple[Ended, ...] = ()
+    """Handoffs that ended within the longest window of the policy's breakers, newest first."""
 
     @property
     def paused(self) -> str:
@@ -224,6 +240,21 @@ class PutPreempted:
 
 
 @dataclass(frozen=True, slots=True)
+class PutPause:
+    """Set a pause, or rewrite what stands there if it is still `replaces` (None: nothing of that scope and kind)."""
+
+    pause: Pause
+    replaces: Pause | None
+
+
+@dataclass(frozen=True, slots=True)
+class DropPause:
+    """Forget a pause if it is still the same."""
+
+    pause: Pause
+
+
+@dataclass(frozen=True, slots=True)
 class AnswerRequest:
     id: str
     state: RequestState
@@ -255,6 +286,8 @@ Change = (
     | PutBackoff
     | DropBackoff
     | PutPreempted
+    | PutPause
+    | DropPause
     | AnswerRequest
     | Note
 )

@@ -1,13 +1,14 @@
 """What stops new handoffs: a small set of pauses, each with its reach, its reason and who set it.
 
 A pause never touches a handoff that runs: half of one is worse than either end. Pauses of different kinds and scopes
-stand beside each other; a node may begin to move only while none covers it, but for those that a recall calls home.
+stand beside each other; a node may begin to move only while none covers it, but for those that a recall calls home, and
+for what people order while only the circuit breaker has tripped.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from enum import StrEnum
 
@@ -53,10 +54,12 @@ EVERYTHING = Scope()
 
 
 class PauseKind(StrEnum):
-    """``stop``: nothing begins. ``recall``: nothing begins but that every lent node comes home."""
+    """``stop``: nothing begins. ``recall``: nothing begins but that every lent node comes home. ``breaker``: the
+    planner begins nothing of its own; orders and recalls go on."""
 
     STOP = "stop"
     RECALL = "recall"
+    BREAKER = "breaker"
 
 
 PauseKey = tuple[Scope, PauseKind]
@@ -64,13 +67,19 @@ PauseKey = tuple[Scope, PauseKind]
 
 @dataclass(frozen=True, slots=True)
 class Pause:
-    """One of each kind and scope at most. Raises `Invalid` without a reason, and for the recall of one node."""
+    """One of each kind and scope at most. Raises `Invalid` without a reason, and for the recall of one node.
+
+    Only of the breaker's: since `calm_since` nothing of what trips it holds any more; a person lifted it at
+    `released_at`: it stops nothing, and is kept so that what was there before does not trip it again.
+    """
 
     scope: Scope
     reason: str
     actor: str
     at: datetime
     kind: PauseKind = PauseKind.STOP
+    calm_since: datetime | None = None
+    released_at: datetime | None = None
 
     def __post_init__(self) -> None:
         if not self.reason:
@@ -85,7 +94,12 @@ class Pause:
     @property
     def why(self) -> str:
         """The reason, with what it is where that is more than a stop."""
-        return f"recalled by {self.actor}: {self.reason}" if self.kind is PauseKind.RECALL else self.reason
+        before = {PauseKind.RECALL: f"recalled by {self.actor}: ", PauseKind.BREAKER: "circuit breaker: "}
+        return f"{before.get(self.kind, '')}{self.reason}"
+
+    def lifted(self, at: datetime) -> Pause | None:
+        """What is left of it when a person lifts it: nothing, but for the breaker's."""
+        return replace(self, released_at=at) if self.kind is PauseKind.BREAKER else None
 
     def __str__(self) -> str:
         return self.why if self.scope == EVERYTHING else f"{self.scope}: {self.why}"
@@ -95,6 +109,16 @@ def in_order(pauses: Iterable[Pause]) -> tuple[Pause, ...]:
     """Those that reach farthest first, then by name and kind."""
     rank = list(Reach)
     return tuple(sorted(pauses, key=lambda each: (rank.index(each.scope.reach), each.scope.name, each.kind)))
+
+
+def standing(pauses: Iterable[Pause]) -> tuple[Pause, ...]:
+    """Those that stop something, in order."""
+    return in_order(pause for pause in pauses if pause.released_at is None)
+
+
+def released(pauses: Iterable[Pause]) -> tuple[Pause, ...]:
+    """Those of the breaker that a person lifted, in order."""
+    return in_order(pause for pause in pauses if pause.released_at is not None)
 
 
 def joined(pauses: Iterable[Pause]) -> str:

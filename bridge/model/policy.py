@@ -216,6 +216,24 @@ class Preemption(_Document):
     respite_s: _Seconds = Field(default=3600, description="The same work is not ended twice within this time")
 
 
+class Breaker(_Document):
+    """When the circuit breaker of a pool trips: the planner then begins nothing there until a person resumes it, or
+    until none of this has held for `cool_down_s`."""
+
+    window_s: float = Field(default=600, gt=0, le=3600, description="How far back endings and moves are counted")
+    max_late_leases: _Count = Field(
+        default=10, description="It trips when more leases ended badly, as a step was not done by its deadline"
+    )
+    max_out_fraction: float = Field(
+        default=0.3, ge=0, le=1, description="It trips when more of the pool's nodes are out; with 1 never"
+    )
+    min_out_nodes: _Count = Field(default=8, description="Fewer nodes that are out never trip it")
+    max_moves: _Count = Field(
+        default=200, description="It trips when the policy began more moves, and more than the pool has nodes"
+    )
+    cool_down_s: _Seconds = Field(default=600, description="It ends by itself after so long without anything of this")
+
+
 class Topology(_Document):
     """Which nodes are under one leaf switch (or NVLink domain), and the MIG layout that each side wants.
 
@@ -284,6 +302,7 @@ class PoolPolicy(_Document):
     preemption: Preemption = Preemption()
     topology: Topology = Topology()
     submission: Submission = Submission()
+    breaker: Breaker = Breaker()
     max_maintenance_nodes: _Nodes | None = Field(
         default=None,
         description="While more nodes than this are drained by people, quarantined or down, only floors move any",

@@ -6,6 +6,7 @@ from datetime import datetime
 
 from bridge.model.ledger import Request
 from bridge.model.ownership import Owner
+from bridge.model.pause import PauseKind
 from bridge.model.policy import Policy
 from bridge.planning.snapshot import Move, Place, Snapshot, count_nodes, obstacle, owned_usable
 from bridge.planning.timetable import floors
@@ -23,7 +24,7 @@ def judge_order(request: Request, snapshot: Snapshot, policy: Policy, now: datet
         if place is None:
             return f"node {name} is not in the inventory: `bridgectl nodes` lists it"
         for pause in snapshot.pauses:
-            if pause.scope.covers(place.record.node.pool, name):
+            if pause.kind is not PauseKind.BREAKER and pause.scope.covers(place.record.node.pool, name):
                 return f"paused ({pause}): `{pause.scope.ended_by}` first"
         found = obstacle(place, source)
         if found:

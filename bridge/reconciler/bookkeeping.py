@@ -1,4 +1,4 @@
-"""What a pass writes down for the planner of later passes: victims, and demands that are left alone. Pure."""
+"""What a pass writes down for later ones: victims, demands that are left alone, breakers that trip. Pure."""
 
 from __future__ import annotations
 
@@ -12,13 +12,16 @@ from bridge.model.ledger import (
     Backoff,
     Change,
     DropBackoff,
+    DropPause,
     LedgerState,
     Note,
     Preempted,
     PutBackoff,
+    PutPause,
     PutPreempted,
 )
 from bridge.model.ownership import Side
+from bridge.model.pause import Pause, Reach
 from bridge.model.slurm import SlurmObservation
 from bridge.planning.demand import slurm_works
 from bridge.planning.snapshot import Move
@@ -102,6 +105,32 @@ def loss_changes(state: LedgerState, lost: Mapping[int, Work], now: datetime) ->
         chosen = next((each for each in state.preempted if (each.key, each.side) == (work.key, work.side)), None)
         if chosen is not None:
             yield PutPreempted(replace(chosen, loss_gpu_s=work.loss_gpu_s))
+
+
+def breaker_changes(pool: str, before: Pause | None, after: Pause | None, now: datetime) -> Iterator[Change]:
+    """What is written when the breaker of `pool` stood as `before` and shall stand as `after`, which is not the same.
+
+    That it trips is told, and that it ends by itself; a person's release is told where the person says it.
+    """
+    if after is not None:
+        yield PutPause(after, before)
+    elif before is not None:
+        yield DropPause(before)
+    if after is not None and trips(before, after):
+        yield Note("breaker", f"{after}; `{after.scope.ended_by}` ends it", now, data=_of_pool(pool, tripped=True))
+    elif after is None and before is not None and before.released_at is None:
+        yield Note(
+            "breaker", f"pool {pool}: the circuit breaker ends: all is calm", now, data=_of_pool(pool, tripped=False)
+        )
+
+
+def trips(before: Pause | None, after: Pause) -> bool:
+    """Whether the breaker that stood as `before` begins to stop moves with `after`."""
+    return after.released_at is None and (before is None or before.released_at is not None)
+
+
+def _of_pool(pool: str, *, tripped: bool) -> dict[str, object]:
+    return {"scope": Reach.POOL.value, "name": pool, "tripped": tripped}
 
 
 def backoff_change(

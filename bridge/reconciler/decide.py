@@ -35,13 +35,15 @@ from bridge.model.ledger import (
     RequestState,
 )
 from bridge.model.ownership import Closure, Lease, Mark, Owner, Side
+from bridge.model.pause import Pause, PauseKind, standing
 from bridge.model.policy import PoolPolicy
+from bridge.planning import breaker
 from bridge.planning.adoption import Adoption, adopt, is_overtaken, take_back, worker
 from bridge.planning.orders import judge_order
 from bridge.planning.planner import plan
 from bridge.planning.snapshot import Move, Place, Plan, Snapshot
 from bridge.planning.usage import due, sample
-from bridge.reconciler.bookkeeping import backoff_change, chosen_victims, outlived, victims_by_node
+from bridge.reconciler.bookkeeping import backoff_change, breaker_changes, chosen_victims, outlived, victims_by_node
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,6 +120,7 @@ class Decider:
         self._take_back()
         self._give_to_workers()
         self._adopt()
+        snapshot = self._judge_breakers(snapshot)
         self._answer_orders(snapshot)
         planned = plan(self._as_begun(snapshot), self.state.policy, self.now)
         for move in planned.moves:
@@ -198,6 +201,8 @@ class Decider:
             nonce=self.fresh.new_id(),
             generation=generation,
         )
+        if edge.fact is Fact.LATE:
+            entered = replace(entered, late_in=edge.step)
         if edge.to.ended:
             entered = replace(entered, outcome="; ".join((edge.why, *verdict.blockers)))
         self._give(lease, owner, generation, handoff=None if edge.to.ended else handoff.id)
@@ -309,6 +314,21 @@ class Decider:
         unusable = "" if handoff is not None else reason
         self._records[name] = replace(record, unusable=unusable)
         self._note("adoption", f"{name} is taken in as {owner}'s: {reason}", node=name, lease=lease_id)
+
+    def _judge_breakers(self, snapshot: Snapshot) -> Snapshot:
+        """The snapshot with the breakers of all pools as they stand after this pass. Blind, nobody judges."""
+        if snapshot.unknown:
+            return snapshot
+        known = (*self.state.pauses, *self.state.releases)
+        found: dict[str, Pause | None] = {pause.scope.name: pause for pause in known if _of_breaker(pause)}
+        for pool in self.state.policy.pools:
+            before = found.get(pool.name)
+            after = breaker.judge(pool, snapshot.of_pool(pool.name), self.state.ended, before, self.now)
+            if after != before:
+                self.changes.extend(breaker_changes(pool.name, before, after, self.now))
+            found[pool.name] = after
+        others = (pause for pause in self.state.pauses if not _of_breaker(pause))
+        return replace(snapshot, pauses=standing((*others, *(each for each in found.values() if each is not None))))
 
     def _answer_orders(self, snapshot: Snapshot) -> None:
         """Begin or refuse what persons ordered."""
@@ -493,3 +513,7 @@ class Decider:
         data: dict[str, str] | None = None,
     ) -> None:
         self.changes.append(Note(kind, message, self.now, node=node, handoff=handoff, lease=lease, data=data or {}))
+
+
+def _of_breaker(pause: Pause) -> bool:
+    return pause.kind is PauseKind.BREAKER

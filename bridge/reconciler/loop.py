@@ -24,7 +24,7 @@ from bridge.lifecycle.acts import Act, Hasten, Standing, acts, closes
 from bridge.lifecycle.preemption import held_back
 from bridge.lifecycle.progress import Sight
 from bridge.model.errors import BridgeError, CallFailed, Conflict, Fenced, Unreadable
-from bridge.model.ledger import Change, LedgerState, Note, PutHandoff, PutSighting
+from bridge.model.ledger import Change, LedgerState, Note, PutHandoff, PutPause, PutSighting
 from bridge.model.mode import Mode
 from bridge.model.ownership import Node, Side
 from bridge.model.policy import Policy, PoolPolicy
@@ -38,7 +38,7 @@ from bridge.ports import Clock, KubePort, Ledger, SlurmPort
 from bridge.reconciler import metrics, onlooker
 from bridge.reconciler.ahead import ahead
 from bridge.reconciler.bell import Bell
-from bridge.reconciler.bookkeeping import loss_changes, losses
+from bridge.reconciler.bookkeeping import loss_changes, losses, trips
 from bridge.reconciler.carry_out import carry_out
 from bridge.reconciler.decide import Bounds, Decider, Fresh
 from bridge.reconciler.drifting import Told, drift_notes, still_told
@@ -217,7 +217,7 @@ class Reconciler:
         changes = [*decider.changes, *self._sightings(state, seen), *drift_notes(leading.drift_told, told, now)]
         if changes:
             self._ledger.commit(leading.epoch, changes)
-            _observe_ends(changes)
+            _count(changes)
         leading.drift_told = told
         if may_move:
             leading.has_not_moved = False
@@ -512,8 +512,11 @@ def _reservation(state: LedgerState, node: Node) -> str:
     return pool.reservation if pool else f"bridge-{node.pool}"
 
 
-def _observe_ends(changes: list[Change]) -> None:
+def _count(changes: list[Change]) -> None:
     for change in changes:
+        if isinstance(change, PutPause) and trips(change.replaces, change.pause):
+            metrics.BREAKER_TRIPS.labels(change.pause.scope.name).inc()
+            log.error("circuit breaker", pool=change.pause.scope.name, reason=change.pause.reason)
         if isinstance(change, PutHandoff) and change.handoff.ended_at is not None:
             handoff = change.handoff
             seconds = (change.handoff.ended_at - handoff.began_at).total_seconds()

@@ -21,6 +21,7 @@ DRIFT = Gauge(
 LEADER = Gauge("bridge_leader_epoch", "The epoch this replica leads with, 0 for a standby")
 MODE = Gauge("bridge_mode", "1 for the mode of this replica", ["mode"])
 WOULD_MOVE = Gauge("bridge_would_move_nodes", "Nodes that would move now: of a leader in dry_run", ["destination"])
+BREAKER_TRIPS = Counter("bridge_breaker_trips_total", "How often the circuit breaker stopped a pool's moves", ["pool"])
 HANDOFF_SECONDS = Histogram(
     "bridge_handoff_seconds",
     "From decision to end of a handoff",

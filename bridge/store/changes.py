@@ -30,6 +30,8 @@ from bridge.model.ledger import (
     Change,
     DropBackoff,
     DropClosure,
+    DropPause,
+    Ended,
     NodeRecord,
     Note,
     Preempted,
@@ -37,6 +39,7 @@ from bridge.model.ledger import (
     PutClosure,
     PutHandoff,
     PutLease,
+    PutPause,
     PutPreempted,
     PutRecord,
     PutSighting,
@@ -46,6 +49,8 @@ from bridge.model.ledger import (
     Usage,
 )
 from bridge.model.ownership import Closure, Lease, Mark, Side
+from bridge.model.pause import Pause, PauseKey
+from bridge.model.policy import Policy
 
 LEASE_ID = r"^[a-z0-9]{8,40}$"
 """What a lease id must look like, or a mark made with it could not be read back (see `Mark.parse`)."""
@@ -62,7 +67,7 @@ class Rows:
 
     `nodes` are the inventory; `leases` the live ones by node; `generations` the largest one a node's leases ever had;
     `moving` the live handoff's id by node; `handoffs` by id; `usage` by team, `backoffs` by demand, `preempted` by
-    (key, side, time). None stands for a row that was taken away.
+    (key, side, time), `pauses` by scope and kind. None stands for a row that was taken away.
     """
 
     nodes: MutableMapping[str, NodeRecord] = field(default_factory=dict)
@@ -76,6 +81,7 @@ class Rows:
     usage: MutableMapping[str, Usage] = field(default_factory=dict)
     backoffs: MutableMapping[str, Backoff | None] = field(default_factory=dict)
     preempted: MutableMapping[tuple[str, Side, datetime], Preempted] = field(default_factory=dict)
+    pauses: MutableMapping[PauseKey, Pause | None] = field(default_factory=dict)
 
     def copy(self) -> Rows:
         """The same rows, to be changed apart from these (a row itself never changes)."""
@@ -95,6 +101,20 @@ def newest_first(found: Iterable[Preempted]) -> tuple[Preempted, ...]:
 def forgotten_before(written: Iterable[Preempted]) -> datetime:
     """Victims that were chosen before this are forgotten in the commit that writes `written`, which is not empty."""
     return max(each.at for each in written) - timedelta(seconds=PREEMPTED_FOR_S)
+
+
+def last_ended(found: Iterable[Ended]) -> tuple[Ended, ...]:
+    """Newest first, and in an order of their own where the times are the same."""
+    return tuple(sorted(sorted(found, key=lambda each: (each.node, each.lease)), key=_ended_at, reverse=True))
+
+
+def _ended_at(ended: Ended) -> datetime:
+    return ended.ended_at
+
+
+def breaker_window(policy: Policy) -> timedelta:
+    """How far back the breakers of the policy look; handoffs that ended before are not read."""
+    return timedelta(seconds=max((pool.breaker.window_s for pool in policy.pools), default=0.0))
 
 
 def took_s(began_at: datetime, ended_at: datetime) -> float:
@@ -126,6 +146,7 @@ class Draft:
             usage=self.written.usage,
             backoffs=self.written.backoffs,
             preempted=self.written.preempted,
+            pauses=ChainMap(self.written.pauses, base.pauses),
         )
 
     def apply(self, changes: Iterable[Change]) -> None:
@@ -159,6 +180,12 @@ class Draft:
                 self._answer(change)
             case Note():
                 self.notes.append(change)
+            case PutPause(pause=pause, replaces=replaces):
+                self._pause_is(pause, replaces)
+                self._now.pauses[pause.key] = pause
+            case DropPause(pause=pause):
+                self._pause_is(pause, pause)
+                self._now.pauses[pause.key] = None
             case _:
                 self._remember(change)
 
@@ -178,6 +205,11 @@ class Draft:
             case PutPreempted(preempted=chosen):
                 legal_amount(f"loss of {chosen.key}", chosen.loss_gpu_s)
                 self._now.preempted[chosen.key, chosen.side, chosen.at] = chosen
+
+    def _pause_is(self, pause: Pause, expected: Pause | None) -> None:
+        found = self._now.pauses.get(pause.key)
+        if found != expected:
+            raise Conflict(f"{pause.kind} of {pause.scope}: expected {expected or 'none'}, found {found or 'none'}")
 
     def _known(self, node: str) -> NodeRecord:
         record = self._now.nodes.get(node)
@@ -249,13 +281,14 @@ class Draft:
 class Touched:
     """The keys that changes are about, for a ledger that loads only these rows.
 
-    `nodes` are written to; `sighted` need only exist.
+    `nodes` are written to; `sighted` need only exist. `pauses`: whether any of them is about a pause.
     """
 
     nodes: frozenset[str]
     sighted: frozenset[str]
     handoffs: frozenset[str]
     requests: frozenset[str]
+    pauses: bool
 
 
 def touched(changes: Sequence[Change]) -> Touched:
@@ -263,6 +296,7 @@ def touched(changes: Sequence[Change]) -> Touched:
     sighted: set[str] = set()
     handoffs: set[str] = set()
     requests: set[str] = set()
+    pauses = False
     for change in changes:
         match change:
             case PutLease(lease=lease):
@@ -281,9 +315,11 @@ def touched(changes: Sequence[Change]) -> Touched:
                 sighted.add(node)
             case AnswerRequest(id=id):
                 requests.add(id)
+            case PutPause() | DropPause():
+                pauses = True
             case Note() | PutUsage() | PutBackoff() | DropBackoff() | PutPreempted():
                 pass
-    return Touched(frozenset(nodes), frozenset(sighted), frozenset(handoffs), frozenset(requests))
+    return Touched(frozenset(nodes), frozenset(sighted), frozenset(handoffs), frozenset(requests), pauses)
 
 
 def legal_lease(lease: Lease) -> None:

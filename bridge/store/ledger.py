@@ -23,11 +23,23 @@ from sqlalchemy.dialects.postgresql import Insert
 from sqlalchemy.dialects.postgresql import insert as upsert
 
 from bridge.model.handoff import ADOPTER, Handoff, Step
-from bridge.model.ledger import RECLAIMS, Change, FenceAck, LedgerState, Preempted, PutSighting
+from bridge.model.ledger import RECLAIMS, Change, Ended, FenceAck, LedgerState, Preempted, PutSighting
 from bridge.model.ownership import Lease, Side
-from bridge.model.pause import in_order
+from bridge.model.pause import released, standing
+from bridge.model.policy import Policy
 from bridge.store import events, pauses, policies, requests, rows
-from bridge.store.changes import Draft, Rows, Touched, by_key, forgotten_before, newest_first, took_s, touched
+from bridge.store.changes import (
+    Draft,
+    Rows,
+    Touched,
+    breaker_window,
+    by_key,
+    forgotten_before,
+    last_ended,
+    newest_first,
+    took_s,
+    touched,
+)
 from bridge.store.tables import (
     backoffs,
     closures,
@@ -46,25 +58,45 @@ from bridge.store.tables import requests as request_rows
 def read(connection: Connection) -> LedgerState:
     version, policy = policies.current(connection)
     records = {row.name: rows.record(row) for row in connection.execute(_INVENTORY).all()}
-    standing = map(rows.closure, connection.execute(select(*rows.CLOSURE)).all())
+    marks = map(rows.closure, connection.execute(select(*rows.CLOSURE)).all())
+    every_pause = pauses.all_of(connection)
     ack = connection.execute(select(fence_ack.c.generation, fence_ack.c.at)).one_or_none()
     return LedgerState(
         policy=policy,
         policy_version=version,
-        pauses=in_order(pauses.all_of(connection)),
+        pauses=standing(every_pause),
+        releases=released(every_pause),
         # The largest one committed, not the sequence's last: the fence file can show only what is in this very view.
         generation=connection.execute(select(func.coalesce(func.max(leases.c.generation), 0))).scalar_one(),
         nodes=by_key(records),
         leases=by_key({row.node: rows.lease(row) for row in connection.execute(_LIVE_LEASES).all()}),
         handoffs=by_key({row.node: rows.handoff(row) for row in connection.execute(_LIVE_HANDOFFS).all()}),
-        closures=by_key({(each.node, each.side): each for each in standing if each.node in records}),
+        closures=by_key({(each.node, each.side): each for each in marks if each.node in records}),
         requests=requests.pending(connection),
         fence_ack=None if ack is None else FenceAck(ack.generation, ack.at),
         usage=by_key({row.team: rows.usage(row) for row in connection.execute(select(usage)).all()}),
         backoffs=by_key({row.demand: rows.backoff(row) for row in connection.execute(select(backoffs)).all()}),
         preempted=newest_first(map(rows.preempted, connection.execute(select(preempted)).all())),
         reclaim_s=_reclaims(connection),
+        ended=_ended(connection, policy),
     )
+
+
+def _ended(connection: Connection, policy: Policy) -> tuple[Ended, ...]:
+    """Those of the last window; one that ended in the future, by a clock that was wrong, hides no others."""
+    newest = func.least(select(func.max(handoffs.c.ended_at)).scalar_subquery(), func.clock_timestamp())
+    lately = select(*_ENDED).where(handoffs.c.ended_at > newest - breaker_window(policy))
+    return last_ended(map(rows.ended, connection.execute(lately).all()))
+
+
+_ENDED = (
+    handoffs.c.node,
+    handoffs.c.lease,
+    handoffs.c.requested_by,
+    handoffs.c.began_at,
+    handoffs.c.ended_at,
+    handoffs.c.late_in,
+)
 
 
 def _reclaims(connection: Connection) -> dict[Side, tuple[float, ...]]:
@@ -149,6 +181,8 @@ def _load(connection: Connection, keys: Touched) -> Rows:
         asked = select(*rows.REQUEST).where(request_rows.c.id == rows.any_of("ids")).order_by(request_rows.c.id)
         for row in connection.execute(asked.with_for_update(), {"ids": sorted(keys.requests)}):
             base.requests[row.id] = rows.request(row)
+    if keys.pauses:
+        base.pauses.update({pause.key: pause for pause in pauses.locked(connection)})
     return base
 
 
@@ -188,6 +222,7 @@ def _write(connection: Connection, base: Rows, draft: Draft) -> None:
     answers = [{"key": each.id, "state": each.state.value, "answer": each.answer} for each in written.requests.values()]
     _many(connection, _ANSWER, answers)
     _write_memory(connection, written)
+    pauses.write(connection, written.pauses)
     events.append(connection, draft.notes)
 
 

@@ -20,6 +20,7 @@ from bridge.model.handoff import ADOPTER, Handoff, Step
 from bridge.model.ledger import (
     RECLAIMS,
     Change,
+    Ended,
     Event,
     FenceAck,
     LeadersSight,
@@ -31,14 +32,16 @@ from bridge.model.ledger import (
     RequestState,
 )
 from bridge.model.ownership import Lease, Node, Side
-from bridge.model.pause import EVERYTHING, Pause, PauseKey, PauseKind, Scope, in_order
+from bridge.model.pause import EVERYTHING, Pause, PauseKind, Scope, released, standing
 from bridge.model.policy import Policy
 from bridge.ports import OnChange
 from bridge.store.changes import (
     Draft,
     Rows,
+    breaker_window,
     by_key,
     forgotten_before,
+    last_ended,
     newest_first,
     took_s,
 )
@@ -50,7 +53,6 @@ _STORED = (
     "_lease_history",
     "_policies",
     "_events",
-    "_pauses",
     "_fence_ack",
     "_drawn",
     "_epoch",
@@ -84,7 +86,6 @@ class MemoryLedger:
         self._lease_history: list[Lease] = []
         self._policies: list[tuple[int, datetime, str, str, Policy]] = []
         self._events: list[Event] = []
-        self._pauses: dict[PauseKey, Pause] = {}
         self._fence_ack: FenceAck | None = None
         self._drawn = 0
         self._epoch = 0
@@ -143,7 +144,8 @@ class MemoryLedger:
             return LedgerState(
                 policy=self._policies[-1][4] if self._policies else Policy(),
                 policy_version=len(self._policies),
-                pauses=in_order(self._pauses.values()),
+                pauses=standing(self._pauses()),
+                releases=released(self._pauses()),
                 generation=max(rows.generations.values(), default=0),
                 nodes=by_key(rows.nodes),
                 leases=by_key(rows.leases),
@@ -157,7 +159,21 @@ class MemoryLedger:
                 backoffs=by_key({demand: each for demand, each in rows.backoffs.items() if each is not None}),
                 preempted=newest_first(rows.preempted.values()),
                 reclaim_s=self._reclaims(),
+                ended=self._ended(),
             )
+
+    def _pauses(self) -> list[Pause]:
+        return [pause for pause in self._rows.pauses.values() if pause is not None]
+
+    def _ended(self) -> tuple[Ended, ...]:
+        found = [
+            Ended(each.node, each.lease, each.requested_by, each.began_at, each.ended_at, each.late_in)
+            for each in self._rows.handoffs.values()
+            if each.ended_at is not None
+        ]
+        newest = min(max((each.ended_at for each in found), default=self._clock()), self._clock())
+        oldest = newest - breaker_window(self._policies[-1][4] if self._policies else Policy())
+        return last_ended(each for each in found if each.ended_at > oldest)
 
     def _reclaims(self) -> dict[Side, tuple[float, ...]]:
         found: dict[Side, list[float]] = {}
@@ -207,6 +223,7 @@ class MemoryLedger:
 
     def _keep_memory(self, written: Rows) -> None:
         rows = self._rows
+        rows.pauses.update(written.pauses)
         rows.usage.update(written.usage)
         rows.backoffs.update(written.backoffs)
         rows.preempted.update(written.preempted)
@@ -287,22 +304,21 @@ class MemoryLedger:
     ) -> None:
         with self._writing() as tell:
             pause = plain(Pause(scope, reason, actor, at, kind))
-            standing = self._pauses.get(pause.key)
-            if standing is not None and standing.reason == pause.reason:
+            found = self._rows.pauses.get(pause.key)
+            if found is not None and found.reason == pause.reason:
                 tell.clear()
                 return
-            self._pauses[pause.key] = pause
+            self._rows.pauses[pause.key] = pause
             self._log([pause_note(pause)])
 
     def resume(self, *, actor: str, at: datetime, scope: Scope = EVERYTHING) -> None:
         with self._writing() as tell:
             actor, at, scope = plain((actor, at, scope))
-            ended = in_order(pause for pause in self._pauses.values() if pause.scope == scope)
+            ended = [pause for pause in standing(self._pauses()) if pause.scope == scope]
             if not ended:
                 tell.clear()
                 return
-            for pause in ended:
-                del self._pauses[pause.key]
+            self._rows.pauses.update({pause.key: pause.lifted(at) for pause in ended})
             self._log([resume_note(ended, actor=actor, at=at)])
 
     def acknowledge_fence(self, ack: FenceAck) -> None:

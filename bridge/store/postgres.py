@@ -116,7 +116,7 @@ class PostgresLedger:
     def resume(self, *, actor: str, at: datetime, scope: Scope = EVERYTHING) -> None:
         actor, at, scope = plain((actor, at, scope))
         with writing(self._engine) as connection:
-            ended = pauses.end(connection, scope)
+            ended = pauses.end(connection, scope, at)
             if ended:
                 events.append(connection, [resume_note(ended, actor=actor, at=at)])
                 events.tell(connection)

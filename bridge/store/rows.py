@@ -8,7 +8,7 @@ from sqlalchemy import ARRAY, BindParameter, CollectionAggregate, Row, Text, any
 
 from bridge.model.demand import Victim
 from bridge.model.handoff import Handoff, Step
-from bridge.model.ledger import Backoff, NodeRecord, Preempted, PutSighting, Request, RequestState, Usage
+from bridge.model.ledger import Backoff, Ended, NodeRecord, Preempted, PutSighting, Request, RequestState, Usage
 from bridge.model.ownership import Closure, Lease, Mark, Node, Owner, Side
 from bridge.model.pause import Pause, PauseKind, Reach, Scope
 from bridge.store.tables import closures, handoffs, leases, nodes, requests, sightings
@@ -65,6 +65,7 @@ def handoff(row: AnyRow) -> Handoff:
     fields["step"] = Step(fields["step"])
     fields["blockers"] = tuple(fields["blockers"])
     fields["victims"] = tuple(map(_victim, fields["victims"]))
+    fields["late_in"] = None if fields["late_in"] is None else Step(fields["late_in"])
     return Handoff(**fields)
 
 
@@ -105,7 +106,14 @@ def preempted(row: AnyRow) -> Preempted:
 
 
 def pause(row: AnyRow) -> Pause:
-    return Pause(Scope(Reach(row.reach), row.name), row.reason, row.actor, row.at, PauseKind(row.kind))
+    fields = dict(row._mapping)
+    scope = Scope(Reach(fields.pop("reach")), fields.pop("name"))
+    return Pause(**{**fields, "scope": scope, "kind": PauseKind(fields["kind"])})
+
+
+def ended(row: AnyRow) -> Ended:
+    late_in = None if row.late_in is None else Step(row.late_in)
+    return Ended(row.node, row.lease, row.requested_by, row.began_at, row.ended_at, late_in)
 
 
 def of_pause(pause: Pause) -> dict[str, Any]:
@@ -116,6 +124,8 @@ def of_pause(pause: Pause) -> dict[str, Any]:
         "reason": pause.reason,
         "actor": pause.actor,
         "at": pause.at,
+        "calm_since": pause.calm_since,
+        "released_at": pause.released_at,
     }
 
 
@@ -174,6 +184,7 @@ def of_handoff(handoff: Handoff) -> dict[str, Any]:
         "demand": handoff.demand,
         "victims": [_of_victim(victim) for victim in handoff.victims],
         "signalled_at": handoff.signalled_at,
+        "late_in": None if handoff.late_in is None else handoff.late_in.value,
     }
 
 

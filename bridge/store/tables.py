@@ -117,6 +117,8 @@ pauses = Table(
     Column("reason", Text, nullable=False),
     Column("actor", Text, nullable=False),
     _time("at"),
+    _time("calm_since", nullable=True),
+    _time("released_at", nullable=True),
     _one_of("reach", Reach),
     _one_of("kind", PauseKind),
     CheckConstraint(f"(reach = '{Reach.EVERYTHING}') = (name = '')", name="named"),
@@ -188,10 +190,12 @@ handoffs = Table(
     _words("demand"),
     Column("victims", JSONB, nullable=False, server_default="[]"),
     _time("signalled_at", nullable=True),
+    Column("late_in", Text),
     UniqueConstraint("node", "id"),  # for the foreign key of `leases`
     _one_of("source", Side),
     _one_of("destination", Side),
     _one_of("step", Step),
+    _one_of("late_in", Step),
     _lease_id("lease"),
     CheckConstraint("source <> destination", name="moves"),
     CheckConstraint("generation >= 1", name="generation"),
@@ -201,6 +205,7 @@ handoffs = Table(
     ),
     Index("uq_handoffs_live_node", "node", unique=True, postgresql_where=text("ended_at IS NULL")),
     Index("ix_handoffs_ordinal", "ordinal"),
+    Index("ix_handoffs_ended_at", "ended_at"),
     Index("ix_handoffs_node_ordinal", "node", "ordinal"),
     # What each pass reads to know how long a reclaim takes; see `bridge.store.ledger`.
     Index(

@@ -54,6 +54,7 @@ def paused(pause: Pause, layer: str, *, holds: bool = True) -> Link:
     told = {
         PauseKind.STOP: f"{whole} is paused",
         PauseKind.RECALL: f"{whole} is recalled by {pause.actor} since {since}, every lent node comes home",
+        PauseKind.BREAKER: f"the circuit breaker of {whole} stops its policy's moves since {since}",
     }
     return Link(layer, holds, f"{told[pause.kind]}: {pause.reason}", command="bridgectl status")
 
