@@ -105,11 +105,10 @@ def forgotten_before(written: Iterable[Preempted]) -> datetime:
 
 def last_ended(found: Iterable[Ended]) -> tuple[Ended, ...]:
     """Newest first, and in an order of their own where the times are the same."""
-    return tuple(sorted(sorted(found, key=lambda each: (each.node, each.lease)), key=_ended_at, reverse=True))
-
-
-def _ended_at(ended: Ended) -> datetime:
-    return ended.ended_at
+    in_order = sorted(
+        found, key=lambda each: (each.node, each.lease, each.requested_by, each.began_at, str(each.late_in))
+    )
+    return tuple(sorted(in_order, key=lambda each: each.ended_at, reverse=True))
 
 
 def breaker_window(policy: Policy) -> timedelta:

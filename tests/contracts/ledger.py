@@ -23,6 +23,7 @@ from bridge.model.ledger import (
     Change,
     DropBackoff,
     DropClosure,
+    DropPause,
     FenceAck,
     LedgerState,
     NodeRecord,
@@ -32,6 +33,7 @@ from bridge.model.ledger import (
     PutClosure,
     PutHandoff,
     PutLease,
+    PutPause,
     PutPreempted,
     PutRecord,
     PutSighting,
@@ -956,6 +958,57 @@ class LedgerContract:
             ("recalled", "recalled by mia: everybody home", None),
             ("unpaused", "pool gpu: handoffs may start again", ["recalled by ada: power cut", "new driver"]),
         ]
+
+    def test_the_breaker_is_set_and_ended_by_the_leader_who_saw_what_stands(self, stocked: Ledger) -> None:
+        scope = Scope(Reach.POOL, "gpu")
+        tripped = Pause(scope, "11 leases", "breaker", T0, PauseKind.BREAKER)
+        calm = replace(tripped, calm_since=T0 + timedelta(seconds=9))
+        stocked.commit(1, [PutPause(tripped, None)])
+        with pytest.raises(Conflict, match="breaker of pool gpu: expected none"):
+            stocked.commit(1, [PutPause(tripped, None)])
+        stocked.commit(1, [PutPause(calm, tripped)])
+        assert (stocked.read().pauses, stocked.read().releases) == ((calm,), ())
+        with pytest.raises(Conflict, match="breaker of pool gpu"):
+            stocked.commit(1, [DropPause(tripped)])
+        stocked.commit(1, [DropPause(calm)])
+        assert (stocked.read().pauses, stocked.read().releases) == ((), ())
+
+    def test_a_breaker_that_a_person_ends_is_remembered_and_stops_nothing(self, stocked: Ledger) -> None:
+        scope, later = Scope(Reach.POOL, "gpu"), T0 + timedelta(seconds=60)
+        tripped = Pause(scope, "11 leases", "breaker", T0, PauseKind.BREAKER)
+        stocked.commit(1, [PutPause(tripped, None)])
+        stocked.pause("new driver", actor="ada", at=T0, scope=scope)
+        stocked.resume(actor="ada", at=later, scope=scope)
+        stocked.resume(actor="mia", at=later + timedelta(seconds=9), scope=scope)
+        lifted = replace(tripped, released_at=later)
+        assert (stocked.read().pauses, stocked.read().releases) == ((), (lifted,))
+        assert [event.actor for event in stocked.events(after=0, limit=100) if event.kind == "unpaused"] == ["ada"]
+        with pytest.raises(Conflict):
+            stocked.commit(1, [DropPause(tripped)])
+        again = replace(tripped, at=later + timedelta(seconds=99))
+        stocked.commit(1, [PutPause(again, lifted)])
+        assert (stocked.read().pauses, stocked.read().releases) == ((again,), ())
+
+    def test_what_ended_within_the_breakers_window_is_read_newest_first(self, stocked: Ledger) -> None:
+        """Counted from the newest, so that one which a wrong clock put into the past hides nothing."""
+        for node, ago_s, late_in in (
+            ("gpu-1", 601, None),
+            ("gpu-2", 599, Step.EMPTY),
+            ("gpu-3", 1, None),
+            ("gpu-1", 0, Step.REOPEN),
+        ):
+            end = T0 - timedelta(seconds=ago_s)
+            handoff = a_handoff(f"h{ago_s}", node, step=Step.QUARANTINED, ended_at=end, late_in=late_in)
+            stocked.commit(1, [PutHandoff(handoff, None)])
+        stocked.commit(1, [PutHandoff(a_handoff("live", "gpu-2"), None)])
+        assert [(each.node, each.late_in, each.ended_at) for each in stocked.read().ended] == [
+            ("gpu-1", Step.REOPEN, T0),
+            ("gpu-3", None, T0 - timedelta(seconds=1)),
+            ("gpu-2", Step.EMPTY, T0 - timedelta(seconds=599)),
+        ]
+        found = stocked.handoff("h599")
+        assert found is not None
+        assert found.late_in is Step.EMPTY
 
     def test_a_single_node_is_not_recalled(self, ledger: Ledger) -> None:
         with pytest.raises(Invalid, match="brought home by an order"):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from hypothesis import HealthCheck, given, settings
@@ -17,6 +17,7 @@ from bridge.model.ledger import (
     Change,
     DropBackoff,
     DropClosure,
+    DropPause,
     FenceAck,
     LedgerState,
     NodeRecord,
@@ -26,6 +27,7 @@ from bridge.model.ledger import (
     PutClosure,
     PutHandoff,
     PutLease,
+    PutPause,
     PutPreempted,
     PutRecord,
     PutSighting,
@@ -34,7 +36,7 @@ from bridge.model.ledger import (
     Usage,
 )
 from bridge.model.ownership import Mark, Owner, Side
-from bridge.model.pause import EVERYTHING, PauseKind, Reach, Scope
+from bridge.model.pause import EVERYTHING, Pause, PauseKind, Reach, Scope
 from bridge.ports import Ledger
 from bridge.store.memory import MemoryLedger
 from bridge.store.postgres import PostgresLedger
@@ -163,7 +165,21 @@ def changes(state: LedgerState) -> st.SearchStrategy[Change]:
         (3 if state.requests else 1, answers),
         (2, notes),
         (4, memory()),
+        (2, breakers(state)),
     )
+
+
+def breakers(state: LedgerState) -> st.SearchStrategy[Change]:
+    scope = Scope(Reach.POOL, "gpu")
+    known = (*state.pauses, *state.releases)
+    found = next((pause for pause in known if pause.kind is PauseKind.BREAKER), None)
+    tripped = Pause(scope, "11 leases", "breaker", T0, PauseKind.BREAKER)
+    put = st.builds(
+        lambda calm, before: PutPause(replace(tripped, calm_since=calm), before),
+        st.none() | times,
+        mostly(found, tripped),
+    )
+    return st.one_of(put, st.builds(DropPause, mostly(found or tripped, tripped)))
 
 
 def calls(state: LedgerState) -> st.SearchStrategy[Call]:
@@ -225,7 +241,7 @@ def everything(ledger: Any) -> tuple[Any, ...]:
 def test_any_history_ends_alike(postgres: PostgresServer, data: st.DataObject) -> None:
     database = postgres.create()
     real = PostgresLedger(postgres.url(database))
-    model = MemoryLedger(lambda: T0)
+    model = MemoryLedger(lambda: datetime.now(UTC))
     try:
         for ledger in (real, model):
             ledger.apply_policy(a_policy(), [a_node(name) for name in NODES], replaces=0, author="a", note="", at=T0)

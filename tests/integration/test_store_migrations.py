@@ -12,9 +12,9 @@ from sqlalchemy import text
 
 from bridge.model.errors import CallFailed, Invalid, Unreadable
 from bridge.model.handoff import Step
-from bridge.model.ledger import PutHandoff, PutUsage, Usage
+from bridge.model.ledger import PutHandoff, PutPause, PutUsage, Usage
 from bridge.model.ownership import Side
-from bridge.model.pause import EVERYTHING, PauseKind, Reach, Scope
+from bridge.model.pause import EVERYTHING, Pause, PauseKind, Reach, Scope
 from bridge.store import migrate
 from bridge.store.connections import open_engine
 from bridge.store.postgres import PostgresLedger
@@ -139,6 +139,26 @@ def test_a_version_that_knows_no_recalls_finds_the_pauses_alone(
     found = [(pause.scope, pause.reason, pause.kind) for pause in again.read().pauses]
     again.close()
     assert found == [(EVERYTHING, "switch maintenance", PauseKind.STOP)]
+
+
+def test_a_version_that_knows_no_breaker_finds_neither_it_nor_its_release(postgres_url: str) -> None:
+    ledger = PostgresLedger(postgres_url)
+    ledger.apply_policy(a_policy(), [a_node("gpu-1")], replaces=0, author="a", note="", at=T0)
+    ledger.campaign("broker-a", TTL_S)
+    gpu, big = (
+        Pause(Scope(Reach.POOL, name), "11 leases", "breaker", T0, PauseKind.BREAKER) for name in ("gpu", "big")
+    )
+    live = a_handoff("h1", step=Step.REOPEN, late_in=Step.EMPTY)
+    ledger.commit(1, [PutPause(gpu, None), PutPause(big, None), PutHandoff(live, None)])
+    ledger.resume(actor="oncall", at=T0, scope=big.scope)
+    ledger.close()
+    migrate.downgrade(postgres_url, revision="0005")
+    migrate.upgrade(postgres_url)
+    again = PostgresLedger(postgres_url)
+    state = again.read()
+    again.close()
+    assert (state.pauses, state.releases) == ((), ())
+    assert state.handoffs == {"gpu-1": replace(live, late_in=None)}
 
 
 def test_upgrading_what_is_new_already_does_nothing(postgres_url: str) -> None:

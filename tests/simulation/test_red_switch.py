@@ -1,4 +1,8 @@
-"""The big red switch: a recall brings every lent node home, politely, and nothing is lent until it is ended."""
+"""The big red switches.
+
+A recall brings every lent node home, politely, and nothing is lent until it is ended. The circuit breaker stops what
+the policy begins when too much goes wrong at once.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +12,7 @@ from bridge.model.handoff import Step
 from bridge.model.ledger import RequestState
 from bridge.model.ownership import Owner, Side
 from bridge.model.pause import EVERYTHING, PauseKind, Reach, Scope
+from bridge.planning.planner import PLANNER
 from tests.simulation.accounts import at_rest, unaccounted
 from tests.simulation.fleet import Fleet
 
@@ -140,3 +145,90 @@ def test_jobs_on_lent_nodes_get_what_the_policy_gives_victims(mode: str, state: 
     fleet.run_until(lambda: len(lent(fleet)) == 2 and at_rest(fleet), "both are home", within_s=600)
     fleet.run_for(60)
     assert len(lent(fleet)) == 2
+
+
+# --- the circuit breaker ---
+
+
+def tripped(fleet: Fleet) -> str:
+    """Why the breaker stands, or empty."""
+    return "; ".join(pause.reason for pause in fleet.ledger.read().pauses if pause.kind is PauseKind.BREAKER)
+
+
+def moves_of_the_policy(fleet: Fleet) -> int:
+    return sum(each.requested_by == PLANNER for each in fleet.ledger.handoffs(limit=200))
+
+
+def half_is_bad() -> Fleet:
+    """Of twenty nodes two are on their way to Kubernetes when a broken check drains nine others."""
+    fleet = Fleet(nodes=20, max_in_flight=2, min_hold_s=0)
+    fleet.settle()
+    fleet.run_for(40)
+    fleet.deploy("chat", replicas=6)
+    fleet.run_until(lambda: len(fleet.ledger.read().handoffs) == 2, "two are on their way")
+    for number in range(12, 21):
+        fleet.world.slurm.admin_drain(f"gpu-{number}", "health check: no GPU found", "root")
+    fleet.run_until(lambda: bool(tripped(fleet)), "the breaker trips")
+    return fleet
+
+
+def test_s12_a_broken_check_trips_the_breaker_and_what_runs_finishes() -> None:
+    """A person releases it and the rest goes on, though the nodes are still out: who released it knows of them."""
+    fleet = half_is_bad()
+    assert tripped(fleet).startswith("9 nodes of 20 are drained by people")
+    begun, moving = moves_of_the_policy(fleet), sorted(fleet.ledger.read().handoffs)
+    assert moving
+    fleet.run_until(lambda: at_rest(fleet), "what runs finishes")
+    assert set(moving) <= set(lent(fleet))
+    fleet.run_for(900)
+    assert moves_of_the_policy(fleet) == begun
+    ordered = fleet.order(Side.KUBERNETES, "gpu-5")
+    fleet.run_until(lambda: "gpu-5" in lent(fleet), "what a person orders is done")
+    assert fleet.ledger.request(ordered.id) is not None
+    resume(fleet, POOL)
+    fleet.run_until(lambda: len(lent(fleet)) == 6, "the others follow", within_s=300)
+    fleet.run_for(120)
+    assert tripped(fleet) == ""
+    told = [
+        event.actor for event in fleet.ledger.events(after=0, limit=10_000) if event.kind in ("breaker", "unpaused")
+    ]
+    assert told == ["broker", "oncall"]
+
+
+def test_s12_the_breaker_ends_by_itself_when_all_is_calm() -> None:
+    """Under the next leader too; and a node that is out again trips nothing alone."""
+    fleet = half_is_bad()
+    begun = moves_of_the_policy(fleet)
+    fleet.reconciler = fleet.new_broker()
+    fleet.run_for(300)
+    for number in range(12, 21):
+        fleet.world.slurm.admin_resume(f"gpu-{number}")
+    fleet.run_for(590)
+    assert tripped(fleet), "it cools down for ten minutes"
+    assert moves_of_the_policy(fleet) == begun
+    fleet.run_until(lambda: len(lent(fleet)) == 6, "moves begin again", within_s=300)
+    assert tripped(fleet) == ""
+
+
+def test_s12_a_recall_passes_a_tripped_breaker() -> None:
+    fleet = half_is_bad()
+    fleet.run_until(lambda: at_rest(fleet), "what runs finishes")
+    assert lent(fleet)
+    recall(fleet)
+    fleet.run_until(lambda: lent(fleet) == [], "all lent nodes are home")
+    assert tripped(fleet)
+
+
+def test_s12_a_bad_image_trips_the_breaker_before_it_has_taken_every_node() -> None:
+    """No device plugin starts on it: each opening is late, and each next node would be lost alike."""
+    fleet = Fleet(nodes=16, max_in_flight=4, breaker={"max_late_leases": 5, "max_out_fraction": 1})
+    fleet.settle()
+    fleet.run_for(40)
+    for node in fleet.world.nodes:
+        fleet.world.kube.cluster.stop_device_plugin(node.kube_name)
+    fleet.deploy("chat", replicas=12)
+    fleet.run_until(lambda: bool(tripped(fleet)), "the breaker trips", within_s=900)
+    assert tripped(fleet) == "8 leases ended badly within 600 s, at most 5; late in: prove 8"
+    begun = moves_of_the_policy(fleet)
+    fleet.run_for(300)
+    assert moves_of_the_policy(fleet) == begun < 16
