@@ -8,7 +8,8 @@
   one call releases all of them.
 - `FloorHolds`: the policy takes no usable node from a side that then has less than what it keeps of its floor.
 - `NoFlap`: the policy moves no usable node within its minimum hold, but for a floor.
-- `Bounded`: the policy begins nothing beyond its limit of moves in flight; every step has a deadline ahead of it.
+- `Bounded`: the policy begins nothing beyond its limit of moves in flight, nor in a pool whose circuit breaker has
+  tripped; every step has a deadline ahead of it.
 - `NothingForNothing`: a grace begins only when every node of the lease was read as closed.
 """
 
@@ -24,6 +25,7 @@ from bridge.model.handoff import Handoff, Step
 from bridge.model.kube import KubeObservation, LoanSpec
 from bridge.model.ledger import Change, LedgerState, PutHandoff
 from bridge.model.ownership import Mark, Owner, Side
+from bridge.model.pause import PauseKind
 from bridge.model.slurm import SlurmObservation
 from bridge.ports import Clock, KubePort, Ledger, SlurmPort
 
@@ -69,6 +71,7 @@ class Auditor:
         for handoff in begun:
             self._held_long_enough(before, handoff, now)
         for pool in {before.nodes[handoff.node].node.pool for handoff in begun}:
+            self._breaker_is_not_tripped(before, after, pool)
             self._within_limits(after, pool, begun)
             for side in Side:
                 self._floor_stands(before, after, pool, side, [each for each in begun if each.source is side])
@@ -100,6 +103,16 @@ class Auditor:
             return
         if handoff.demand and not pool.share(handoff.destination).floor_nodes:
             self.broken("NoFlap", f"{handoff.node} changed hands {held_s:.1f} s ago and is moved: {handoff.reason}")
+
+    def _breaker_is_not_tripped(self, before: LedgerState, after: LedgerState, pool: str) -> None:
+        """Neither before a commit that begins something nor by it: only the leader sets and ends it, but for people."""
+        tripped = [
+            pause
+            for pause in after.pauses
+            if pause.kind is PauseKind.BREAKER and pause.scope.name == pool and pause in before.pauses
+        ]
+        if tripped:
+            self.broken("Bounded", f"the policy begins moves in pool {pool} while its breaker is tripped: {tripped[0]}")
 
     def _within_limits(self, after: LedgerState, pool: str, begun: Sequence[Handoff]) -> None:
         """A gang that is larger than the limit goes alone."""

@@ -18,6 +18,7 @@ from typing import Any, cast
 
 from bridge.model.errors import BridgeError, InvariantViolation
 from bridge.model.ownership import Owner, Side
+from bridge.model.pause import PauseKind
 from bridge.ports import KubePort, SlurmPort
 from bridge.reconciler.loop import Reconciler
 from bridge.simulation.agent import SimulatedAgent
@@ -26,7 +27,20 @@ from bridge.simulation.clock import Effect
 from bridge.simulation.faults import Crash, faulty
 from bridge.simulation.mishaps import MISHAPS
 from tests.fuzz.shrink import shrunk
-from tests.fuzz.story import LENGTH_S, OUTSIDE, Breaks, Edits, Event, FailsOver, Freezes, Happens, Orders, Story, Wishes
+from tests.fuzz.story import (
+    LENGTH_S,
+    OUTSIDE,
+    Breaks,
+    Edits,
+    Event,
+    FailsOver,
+    Freezes,
+    Happens,
+    Orders,
+    Recalls,
+    Story,
+    Wishes,
+)
 from tests.simulation.accounts import at_rest, unaccounted
 from tests.simulation.fleet import LEDGER_READS, Fleet, LedgerOn, in_memory, without_log
 
@@ -108,6 +122,7 @@ class Stage(Fleet):
         self._run(LENGTH_S)
         self._freezes.clear()
         self.world.faults.calm()
+        self._resume()
         self._await(self._at_rest, SETTLES_WITHIN_S, "Settles", "every handoff ends")
         self._await(lambda: not unaccounted(self), SETTLES_WITHIN_S, "Settles", "every mark is the ledger's")
         self._serve()
@@ -133,6 +148,7 @@ class Stage(Fleet):
         """When whoever still waits has given up, what can be served is served: first a pod, then a job."""
         cluster = self.world.kube.cluster
         self.world.slurm.cancel_all()
+        self._resume()
         self._await(lambda: not self.world.slurm.live(), SERVED_WITHIN_S, "Serves", "all jobs are over")
         if self._could_serve(Side.KUBERNETES):
             probe = self.deploy("probe", replicas=1)
@@ -174,6 +190,8 @@ class Stage(Fleet):
                 return partial(self._freezes.append, event)
             case Orders():
                 return partial(self._order, event)
+            case Recalls():
+                return partial(self._recall, event)
             case Edits():
                 return partial(self._edit, event)
             case Wishes():
@@ -188,6 +206,17 @@ class Stage(Fleet):
 
     def _order(self, event: Orders) -> None:
         self.order(event.side, self.world.nodes[event.node].name)
+
+    def _recall(self, event: Recalls) -> None:
+        now = self.world.clock.now
+        self.ledger.pause("a power cut", actor="oncall", at=now(), kind=PauseKind.RECALL)
+        self.world.clock.after(event.lasts_s, lambda: self.ledger.resume(actor="oncall", at=now()))
+
+    def _resume(self) -> None:
+        """A person looks: a failover may have lost the end of a recall, and nodes that stay out keep a breaker tripped."""
+        pauses = self.ledger.read().pauses
+        for scope in {pause.scope for pause in pauses}:
+            self.ledger.resume(actor="oncall", at=self.world.clock.now(), scope=scope)
 
     def _edit(self, event: Edits) -> None:
         state, now = self.ledger.read(), self.world.clock.now()

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from bridge.model.ownership import Side
@@ -106,6 +106,17 @@ class Orders:
 
 
 @dataclass(frozen=True, slots=True)
+class Recalls:
+    """A person recalls every lent node, and resumes after `lasts_s`."""
+
+    at_s: float
+    lasts_s: float
+
+    def __str__(self) -> str:
+        return f"{self.at_s:8.3f} s  every lent node is recalled for {self.lasts_s:.3f} s"
+
+
+@dataclass(frozen=True, slots=True)
 class Edits:
     """A person changes the policy."""
 
@@ -130,7 +141,7 @@ class Wishes:
         return f"{self.at_s:8.3f} s  {self.wish}"
 
 
-Event = Happens | Breaks | Freezes | FailsOver | Orders | Edits | Wishes
+Event = Happens | Breaks | Freezes | FailsOver | Orders | Recalls | Edits | Wishes
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,8 +161,8 @@ class Story:
 
 
 def tell(seed: int) -> Story:
-    """The story of a seed."""
-    rng = random.Random(seed)
+    """The story of a seed. Switches have chances of their own, so that older stories stay what they were."""
+    rng, switches = random.Random(seed), random.Random(f"switches of {seed}")
     nodes = rng.choice([2, 3, 3, 4])
     policy = _policy(rng)
     events = [
@@ -162,8 +173,33 @@ def tell(seed: int) -> Story:
         *_people(rng, nodes),
         *_failovers(rng),
     ]
+    agent = rng.random() < 0.7
+    breaker = _breaker(switches)
+    events = [_with_breaker(event, breaker) for event in events]
+    events += _recalls(switches)
     events.sort(key=lambda event: event.at_s)
-    return Story(seed, nodes, rng.random() < 0.7, policy, tuple(events))
+    return Story(seed, nodes, agent, {**policy, "breaker": breaker}, tuple(events))
+
+
+def _breaker(rng: random.Random) -> dict[str, Any]:
+    """It trips soon or late, and ends before what can be served must be served."""
+    return {
+        "window_s": 60,
+        "cool_down_s": 30,
+        "max_late_leases": rng.choice([0, 1, 10]),
+        "max_out_fraction": rng.choice([0.3, 1]),
+        "min_out_nodes": rng.choice([1, 2, 8]),
+        "max_moves": rng.choice([4, 200]),
+    }
+
+
+def _with_breaker(event: Event, breaker: Mapping[str, Any]) -> Event:
+    return replace(event, policy={**event.policy, "breaker": breaker}) if isinstance(event, Edits) else event
+
+
+def _recalls(rng: random.Random) -> Iterator[Recalls]:
+    for at_s in _moments(rng, rng.choice([100, 1000, 1000])):
+        yield Recalls(at_s, round(min(LENGTH_S - at_s, rng.choice([5, 60]) * rng.random()), 3))
 
 
 def _moments(rng: random.Random, mean_s: float, until_s: float = LENGTH_S) -> Iterator[float]:

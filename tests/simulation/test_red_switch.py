@@ -7,6 +7,7 @@ the policy begins when too much goes wrong at once.
 from __future__ import annotations
 
 import pytest
+from prometheus_client import REGISTRY
 
 from bridge.model.handoff import Step
 from bridge.model.ledger import RequestState
@@ -17,6 +18,7 @@ from tests.simulation.accounts import at_rest, unaccounted
 from tests.simulation.fleet import Fleet
 
 POOL = Scope(Reach.POOL, "shared")
+TRIPS = "bridge_breaker_trips_total"
 BUDGET = "PodDisruptionBudget allows no disruption"
 
 
@@ -174,8 +176,10 @@ def half_is_bad() -> Fleet:
 
 def test_s12_a_broken_check_trips_the_breaker_and_what_runs_finishes() -> None:
     """A person releases it and the rest goes on, though the nodes are still out: who released it knows of them."""
+    trips = REGISTRY.get_sample_value(TRIPS, {"pool": "shared"}) or 0
     fleet = half_is_bad()
     assert tripped(fleet).startswith("9 nodes of 20 are drained by people")
+    assert (REGISTRY.get_sample_value(TRIPS, {"pool": "shared"}) or 0) == trips + 1
     begun, moving = moves_of_the_policy(fleet), sorted(fleet.ledger.read().handoffs)
     assert moving
     fleet.run_until(lambda: at_rest(fleet), "what runs finishes")

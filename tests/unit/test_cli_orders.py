@@ -18,8 +18,9 @@ from bridge.cli.documents import load
 from bridge.cli.failures import CliError
 from bridge.cli.main import app
 from bridge.cli.text import duration
-from bridge.model.ledger import RequestState
+from bridge.model.ledger import PutPause, RequestState
 from bridge.model.ownership import Owner
+from bridge.model.pause import Pause, PauseKind, Reach, Scope
 from bridge.model.policy import Policy
 from tests.unit.api_world import POLICY, TOKENS, World
 from tests.unit.cli_world import CliRunner, Terminal
@@ -131,6 +132,18 @@ def test_recall_shows_asks_and_then_calls(world: World, terminal: Terminal) -> N
     assert terminal.shown("resume", "--pool", "h100") == (
         "handoffs may start again\nstill paused: recalled by platform: ordered with bridgectl\n"
     )
+
+
+def test_a_tripped_breaker_is_shown_and_ended(world: World, terminal: Terminal) -> None:
+    world.share()
+    tripped = Pause(Scope(Reach.POOL, "h100"), "11 leases ended badly", "breaker", world.clock.now(), PauseKind.BREAKER)
+    world.commit(PutPause(tripped, None))
+    world.clock.pass_s(65)
+    shown = terminal.shown("status")
+    assert "breaker     pool h100: circuit breaker: 11 leases ended badly (1m05s ago)\n" in shown
+    assert "paused: pool h100: circuit breaker: 11 leases ended badly" in terminal.shown("nodes", "gpu-1")
+    assert terminal.shown("resume", "--pool", "h100") == "handoffs may start again\n"
+    assert "breaker" not in terminal.shown("status")
 
 
 @pytest.mark.parametrize(

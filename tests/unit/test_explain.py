@@ -261,6 +261,14 @@ def test_a_recall_says_since_when_and_by_whom_and_keeps_no_lent_node() -> None:
     assert next(link for link in fleet.told("pod", "web/chat-1").chain if link.holds).text == told
 
 
+def test_a_tripped_breaker_says_since_when_and_its_numbers() -> None:
+    tripped = Pause(Scope(Reach.POOL, "h100"), "11 leases ended badly", "breaker", NOW, PauseKind.BREAKER)
+    fleet = Fleet("SS", pods=(pod(),), snapshot_fields={"pauses": (tripped,)})
+    told = "the circuit breaker of pool h100 stops its policy's moves since 2026-03-02 12:00 UTC: 11 leases ended badly"
+    for kind, name in (("pod", "web/chat-1"), ("node", "n1"), ("pool", "h100")):
+        assert told in [link.text for link in fleet.told(kind, name).chain if link.holds]
+
+
 def test_a_job_behind_those_at_which_a_plan_looks_is_told_so() -> None:
     fleet = Fleet("kk", tuple(job(id) for id in range(17, 22)))
     texts = [link.text for link in fleet.told("job", "21").chain if link.holds]
