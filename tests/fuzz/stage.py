@@ -213,9 +213,8 @@ class Stage(Fleet):
         self.world.clock.after(event.lasts_s, lambda: self.ledger.resume(actor="oncall", at=now()))
 
     def _resume(self) -> None:
-        """A person looks: a failover may have lost the end of a recall, and nodes that stay out keep a breaker tripped."""
-        pauses = self.ledger.read().pauses
-        for scope in {pause.scope for pause in pauses}:
+        """A person looks: a failover may have lost the end of a recall, nodes that stay out keep a breaker tripped."""
+        for scope in sorted({pause.scope for pause in self.ledger.read().pauses}, key=str):
             self.ledger.resume(actor="oncall", at=self.world.clock.now(), scope=scope)
 
     def _edit(self, event: Edits) -> None:
