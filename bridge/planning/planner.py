@@ -46,7 +46,8 @@ MOST_WHYS = 20
 def plan(snapshot: Snapshot, policy: Policy, now: datetime) -> Plan:
     """What to hand over now. The same snapshot gives the same plan; a plan after its own execution is empty."""
     halted = {pool.name: pauses for pool in policy.pools if (pauses := snapshot.halting(pool.name))}
-    whys = tuple(Why(f"pool {pool}", f"paused: {joined(pauses)}") for pool, pauses in halted.items())
+    reasons = {pool: f"paused: {joined(pauses)}" for pool, pauses in halted.items()}
+    whys = tuple(Why(f"pool {pool}", reason) for pool, reason in reasons.items())
     if snapshot.unknown:
         unknown = (Why("everything", f"UNKNOWN moves nothing: {detail}") for detail in snapshot.unknown)
         return Plan(whys=(*whys, *unknown))
@@ -61,6 +62,7 @@ def plan(snapshot: Snapshot, policy: Policy, now: datetime) -> Plan:
     return Plan(
         moves=tuple(move for part in parts for move in part.moves),
         whys=(*whys, *(why for part in parts for why in part.whys)),
+        paused={demand.key: reasons[demand.pool] for demand in snapshot.demands if demand.pool in reasons},
     )
 
 

@@ -40,7 +40,7 @@ def pod_notes(
     for handoff in handoffs:
         if handoff.destination is Side.KUBERNETES and handoff.demand:
             coming.setdefault(handoff.demand, []).append(handoff)
-    whys = {why.subject: why.reason for why in plan.whys}
+    whys = {**plan.paused, **{why.subject: why.reason for why in plan.whys}}
     for pod in pending:
         demand = pod.gang or pod.group
         if demand in coming:

@@ -115,8 +115,11 @@ class Why:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
+    """`paused`: why the demands of a paused pool wait, by their key; in `whys` that is said once, of the pool."""
+
     moves: tuple[Move, ...] = ()
     whys: tuple[Why, ...] = ()
+    paused: Mapping[str, str] = field(default_factory=dict)
 
 
 def owned_usable(places: tuple[Place, ...], side: Side) -> int:

@@ -182,6 +182,10 @@ def test_s12_a_broken_check_trips_the_breaker_and_what_runs_finishes() -> None:
     assert (REGISTRY.get_sample_value(TRIPS, {"pool": "shared"}) or 0) == trips + 1
     begun, moving = moves_of_the_policy(fleet), sorted(fleet.ledger.read().handoffs)
     assert moving
+    told = "paused: pool shared: circuit breaker: 9 nodes of 20 are drained by people"
+    fleet.run_until(
+        lambda: any(note.message.startswith(told) for note in fleet.world.kube.told), "kubectl describe pod says so"
+    )
     fleet.run_until(lambda: at_rest(fleet), "what runs finishes")
     assert set(moving) <= set(lent(fleet))
     fleet.run_for(900)

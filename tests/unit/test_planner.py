@@ -201,7 +201,8 @@ def test_a_pool_is_paused_alone_and_is_told_of_once() -> None:
     elsewhere = replace(pause, scope=Scope(Reach.POOL, "other"))
     waits = fleet("SSSS", serving(1))
     assert plan(replace(waits, pauses=(pause,)), policy(), NOW) == Plan(
-        whys=(Why("pool shared", "paused: pool shared: new driver"),)
+        whys=(Why("pool shared", "paused: pool shared: new driver"),),
+        paused={"default/chat": "paused: pool shared: new driver"},
     )
     assert plan(replace(waits, pauses=(elsewhere,)), policy(), NOW) == plan(waits, policy(), NOW)
 

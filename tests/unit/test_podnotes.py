@@ -50,6 +50,12 @@ def test_a_pod_is_told_which_node_comes_and_when() -> None:
     ]
 
 
+def test_a_pod_of_a_paused_pool_is_told_so() -> None:
+    paused = Plan(whys=(Why("pool h100", "paused: x"),), paused={"Deployment default/chat": "paused: x"})
+    waits = replace(CHAT, pending_since=T0 - timedelta(seconds=WAITED_S))
+    assert told(waits, plan=paused) == [(WAITING, "paused: x")]
+
+
 def test_nothing_is_promised_that_was_not_measured() -> None:
     assert told(CHAT, handoffs=(COMES,)) == [(COMING, "gpu-3 comes from Slurm for Deployment default/chat")]
 
