@@ -166,14 +166,14 @@ class MemoryLedger:
         return [pause for pause in self._rows.pauses.values() if pause is not None]
 
     def _ended(self) -> tuple[Ended, ...]:
-        found = [
-            Ended(each.node, each.lease, each.requested_by, each.began_at, each.ended_at, each.late_in)
-            for each in self._rows.handoffs.values()
-            if each.ended_at is not None
-        ]
-        newest = min(max((each.ended_at for each in found), default=self._clock()), self._clock())
+        ended = [(each.ended_at, each) for each in self._rows.handoffs.values() if each.ended_at is not None]
+        newest = min(max((at for at, _ in ended), default=self._clock()), self._clock())
         oldest = newest - breaker_window(self._policies[-1][4] if self._policies else Policy())
-        return last_ended(each for each in found if each.ended_at > oldest)
+        return last_ended(
+            Ended(each.node, each.lease, each.requested_by, each.began_at, at, each.late_in)
+            for at, each in ended
+            if at > oldest
+        )
 
     def _reclaims(self) -> dict[Side, tuple[float, ...]]:
         found: dict[Side, list[float]] = {}

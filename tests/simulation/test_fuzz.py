@@ -9,6 +9,8 @@ import random
 
 import pytest
 
+from bridge.model.pause import Pause, PauseKind
+from bridge.planning.snapshot import Snapshot
 from bridge.simulation.faults import When
 from tests.fuzz.shrink import shrunk
 from tests.fuzz.stage import failure_of, shortest
@@ -54,3 +56,15 @@ def test_a_planted_fault_is_found_and_shrunk_to_what_it_needs(monkeypatch: pytes
     short = shortest(story, failure)
     assert len(short.events) < len(story.events) / 3
     assert failure_of(short) is not None
+
+
+def test_a_planner_that_does_not_mind_the_breaker_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    def halting(snapshot: Snapshot, pool: str) -> tuple[Pause, ...]:
+        covering = (pause for pause in snapshot.pauses if pause.scope.covers_pool(pool))
+        return tuple(pause for pause in covering if pause.kind is not PauseKind.BREAKER)
+
+    monkeypatch.setattr(Snapshot, "halting", halting)
+    failures = (failure for seed in range(29, 100) if (failure := failure_of(tell(seed))) is not None)
+    failure = next(failures)
+    assert failure.kind == "Bounded"
+    assert "while its breaker is tripped" in failure.detail
