@@ -9,6 +9,7 @@ pyslurm says less of a job than slurmrestd does, and its odd corners, found by r
   still in ``gres_per_node``; for the others there is the total, where Slurm tracks ``gres/gpu`` as a TRES.
 - A node's Gres with a size (``min-vram:no_consume:32G``) is a `ValueError`: the driver asks ``scontrol`` then.
 - Task 0 of an array has no task id.
+- A text that is no UTF-8 is a `UnicodeDecodeError`, and users may name their jobs as they like.
 - Flags of a reservation that it does not know are a `ValueError`: they are asked of the bridge's own only.
 """
 
@@ -77,7 +78,7 @@ def _node(node: Any) -> dict[str, object]:
         "state": node.state,
         "gres": _parsed(lambda: _joined(node.configured_gres, ":")),
         "tres_used": _parsed(lambda: _joined(node.allocated_tres, "=")),
-        "reason": node.reason or "",
+        "reason": _said(node, "reason"),
         "reason_set_by_user": node.reason_user or "",
         "reason_changed_at": node.reason_time or 0,
         "partitions": list(node.partitions or ()),
@@ -123,9 +124,9 @@ def job(api: Any, id: int) -> bytes:
 def _job(job: Any) -> dict[str, object]:
     return {
         "job_id": job.id,
-        "name": job.name or "",
+        "name": _said(job, "name"),
         "job_state": _states(job),
-        "state_reason": _reason(job.state_reason or ""),
+        "state_reason": _reason(_said(job, "state_reason")),
         "user_name": job.user_name or "",
         "account": job.account or "",
         "partition": job.partition or "",
@@ -149,8 +150,8 @@ def _job(job: Any) -> dict[str, object]:
         "batch_flag": bool(job.is_batch_job),
         "restart_cnt": _number(job.requeue_count),
         "het_job_id": _number(job.heterogeneous_id),
-        "admin_comment": job.admin_comment or "",
-        "comment": job.comment or "",
+        "admin_comment": _said(job, "admin_comment"),
+        "comment": _said(job, "comment"),
         **_array(job),
         **_gpus(job),
     }
@@ -193,6 +194,14 @@ def _tres(job: Any, name: str) -> str:
 
 def _counts(tres: Any) -> dict[str, object]:
     return {} if tres is None else {name: found.count for name, found in tres.gres.items()}
+
+
+def _said(record: Any, name: str) -> str:
+    """What somebody wrote; U+FFFD for what is no text."""
+    try:
+        return getattr(record, name) or ""
+    except UnicodeDecodeError:
+        return "\ufffd"
 
 
 def _parsed(read: Callable[[], str]) -> str | None:

@@ -15,6 +15,9 @@ import threading
 from multiprocessing.connection import Connection
 from typing import Protocol
 
+START_S = 10
+"""How much longer the first call to a new process may take: a busy machine needs seconds to load it."""
+
 
 class Refused(Exception):
     """slurmctld said no. `number` is its own for it; below 1000 it is the C library's."""
@@ -46,7 +49,7 @@ def outcome(kind: str, value: object) -> bytes:
 
 
 class PyslurmProcess:
-    """Each call is answered within `timeout_s` or is `Silent`; starting the process and its import included."""
+    """Each call is answered within `timeout_s`, one that starts the process within `START_S` more, or is `Silent`."""
 
     def __init__(self, timeout_s: float) -> None:
         self._timeout_s = timeout_s
@@ -57,10 +60,11 @@ class PyslurmProcess:
     def __call__(self, name: str, *arguments: object) -> bytes:
         with self._lock:
             try:
+                timeout_s = self._timeout_s if self._pipe else self._timeout_s + START_S
                 pipe = self._connected()
                 pipe.send((name, arguments))
-                if not pipe.poll(self._timeout_s):
-                    raise TimeoutError(f"pyslurm did not answer within {self._timeout_s:g} s")
+                if not pipe.poll(timeout_s):
+                    raise TimeoutError(f"pyslurm did not answer within {timeout_s:g} s")
                 kind, value = pipe.recv()
             except (EOFError, OSError) as why:
                 raise Silent(self._stopped(why)) from why

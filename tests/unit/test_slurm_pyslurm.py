@@ -311,6 +311,26 @@ def test_what_a_job_says(bench: Bench, record: Any, read: str, value: object) ->
     assert getattr(found, read) == value
 
 
+NO_TEXT = UnicodeDecodeError("utf-8", b"caf\xe9", 3, 4, "unexpected end of data")
+
+
+@pytest.mark.parametrize(
+    ("field", "read"),
+    [("name", "name"), ("comment", "comment"), ("admin_comment", "admin_comment"), ("state_reason", "waits_for")],
+)
+def test_bytes_that_are_no_text_blind_nobody(bench: Bench, field: str, read: str) -> None:
+    bench.module.jobs = [Unparsable(job(7), field, NO_TEXT), job(8)]
+    found = bench.driver.observe().jobs
+    assert [job.id for job in found] == [7, 8]
+    assert getattr(found[0], read) == "\ufffd"
+
+
+def test_a_reason_that_is_no_text_is_somebody_elses(bench: Bench) -> None:
+    bench.module.nodes = [Unparsable(node(state="IDLE+DRAIN"), "reason", NO_TEXT)]
+    found = bench.driver.observe().nodes["gpu-1"]
+    assert (found.reason, Mark.parse(found.reason)) == ("\ufffd", None)
+
+
 @pytest.mark.parametrize(
     ("record", "state"),
     [
