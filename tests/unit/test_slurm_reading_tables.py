@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from bridge.lifecycle.facts import jobs_by_node, slurm_facts
 from bridge.model.errors import Unreadable
+from bridge.model.ledger import NodeRecord
 from bridge.model.ownership import Node
 from bridge.model.slurm import SlurmJob, SlurmObservation
 from bridge.slurm import reading
@@ -122,7 +123,7 @@ def test_what_the_bridge_makes_of_each_state(spelled: str, idle_and_ready: tuple
         node(state=base.lower(), state_flags=flags),
     ):
         found = reading.nodes({"nodes": [record]})
-        facts = slurm_facts(MINE, None, SlurmObservation(NOW, found), (), settle_s=5)
+        facts = slurm_facts(NodeRecord(MINE), None, None, SlurmObservation(NOW, found), (), settle_s=5)
         assert (facts.idle, facts.ready) == idle_and_ready
         assert facts.known
 
@@ -411,7 +412,7 @@ def test_unknown_fields_change_nothing(strange: dict[str, Any]) -> None:
 def test_unknown_flags_are_kept_and_never_make_a_node_free(flags: list[str]) -> None:
     found = reading.nodes({"nodes": [node(state=["IDLE", *flags])]})
     assert found["gpu-1"].states == {"IDLE", *flags}
-    facts = slurm_facts(MINE, None, SlurmObservation(NOW, found), (), settle_s=5)
+    facts = slurm_facts(NodeRecord(MINE), None, None, SlurmObservation(NOW, found), (), settle_s=5)
     assert not facts.idle or set(flags) <= {"IDLE", "DRAIN", "MAINTENANCE", "RESERVED"}
 
 
@@ -422,7 +423,7 @@ def test_unknown_flags_are_kept_and_never_make_a_node_free(flags: list[str]) -> 
 def test_whatever_else_is_said_an_unknown_or_busy_state_of_a_job_holds_its_nodes(flags: list[str], state: str) -> None:
     found = one({**FULL_JOB, "job_state": [state, *flags]})
     seen = SlurmObservation(NOW, reading.nodes({"nodes": [node()]}), (found,))
-    held = slurm_facts(MINE, None, seen, jobs_by_node(seen).get("gpu-1", []), settle_s=5)
+    held = slurm_facts(NodeRecord(MINE), None, None, seen, jobs_by_node(seen).get("gpu-1", []), settle_s=5)
     assert not held.idle or (state, "PENDING") == ("X_OF_2031", found.state)
 
 
