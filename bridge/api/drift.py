@@ -27,17 +27,7 @@ class FindingView(View):
 
     @classmethod
     def of(cls, finding: Finding) -> FindingView:
-        return cls(
-            kind=finding.kind,
-            side=finding.side,
-            node=finding.node,
-            name=finding.name,
-            stands=finding.stands,
-            known=finding.known,
-            does=finding.does,
-            command=finding.command,
-            since=finding.since,
-        )
+        return cls.model_validate(finding, from_attributes=True)
 
 
 class DriftView(View):
