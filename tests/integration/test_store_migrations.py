@@ -152,7 +152,7 @@ def test_a_version_that_knows_no_breaker_finds_neither_it_nor_its_release(postgr
     ledger.commit(1, [PutPause(gpu, None), PutPause(big, None), PutHandoff(live, None)])
     ledger.resume(actor="oncall", at=T0, scope=big.scope)
     ledger.close()
-    migrate.downgrade(postgres_url, revision="0005")
+    migrate.downgrade(postgres_url, revision="0006")
     migrate.upgrade(postgres_url)
     again = PostgresLedger(postgres_url)
     state = again.read()

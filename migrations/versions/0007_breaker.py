@@ -9,8 +9,8 @@ from __future__ import annotations
 import sqlalchemy as sa
 from alembic import op
 
-revision = "0006"
-down_revision = "0005"
+revision = "0007"
+down_revision = "0006"
 
 _STEPS = (
     "'admit', 'adopt', 'close', 'empty', 'clean', 'open', 'prove', 'reopen', 'reprove', 'done', 'returned', 'failed', "
