@@ -59,9 +59,13 @@ def assumed(node: str, owner: Owner) -> Lease:
 
 
 def take_back(sight: Sight, last: Side, *, newest: tuple[int, int]) -> Adoption:
-    """A node of which the ledger knows the past only. `last` is who had it then; `newest` as for `adopt`."""
+    """A node of which the ledger knows the past only. `last` is who had it then; `newest` as for `adopt`.
+
+    A side that is UNKNOWN is waited for, but where Slurm is open: that it was is forgotten as soon as it is closed. It
+    is closed on both sides then, too, and whose work runs there shows later.
+    """
     unknown = [side for side in Side if not sight.side(side).known]
-    if unknown:
+    if unknown and not sight.slurm.opened:
         return Adoption(None, _unknown(sight, unknown[0]))
     marks = {side: mark for side in Side if (mark := sight.side(side).stray_mark) is not None}
     for side, mark in marks.items():
@@ -89,14 +93,15 @@ def worker(sight: Sight) -> Side | None:
 def is_overtaken(sight: Sight, lease: Lease, handoff: Handoff | None) -> bool:
     """Whether the world is ahead of the ledger, which was restored from the past.
 
-    A mark of ours stands outside that is newer than the node's lease; or jobs run on a node that is only on its way to
-    Slurm. That opening leaves no mark: it takes marks away.
+    A mark of ours stands outside that is newer than the node's lease; or a node that is only on its way to Slurm runs
+    jobs, or is open there already. That opening leaves no mark: it takes marks away. Jobs that it let in may be over by
+    now, and their processes not: such a node is proved anew on both sides.
     """
     marks = (sight.side(side).stray_mark for side in Side)
     if any(mark is not None and mark.token > lease.mark.token for mark in marks):
         return True
     to_slurm = handoff is not None and handoff.destination is Side.SLURM and handoff.step in _NOT_OPENED
-    return to_slurm and sight.slurm.works
+    return to_slurm and (sight.slurm.works or sight.slurm.opened)
 
 
 def _unknown(sight: Sight, side: Side) -> str:

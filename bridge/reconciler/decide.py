@@ -109,13 +109,9 @@ class Decider:
 
     def decide(self, snapshot: Snapshot) -> Plan:
         """Fill `changes`; returns what the planner said."""
-        self.read_closures_back()
+        self._read_closures_back()
         self._remember_lifted_drains()
-        self._overtaken = frozenset(
-            name
-            for name, lease in self.state.leases.items()
-            if name in self.seen and is_overtaken(self.seen[name], lease, self.state.handoffs.get(name))
-        )
+        self._find_overtaken()
         self._advance(snapshot)
         self._take_back()
         self._give_to_workers()
@@ -126,12 +122,31 @@ class Decider:
         for move in planned.moves:
             self._begin(move, snapshot.works)
         self._remember()
+        self._keep_records()
         self._remember_use(snapshot.works)
         return planned
 
+    def decide_closings(self) -> None:
+        """What a new leader decides while calls of the one before may still arrive: nothing that opens or moves.
+
+        Nodes that the world is ahead about are taken back in this very pass, as the next one would not know them any
+        more: what it closes meanwhile looks as if it had never been open.
+        """
+        self._read_closures_back()
+        self._find_overtaken()
+        self._take_back()
+        self._keep_records()
+
+    def _find_overtaken(self) -> None:
+        self._overtaken = frozenset(
+            name
+            for name, lease in self.state.leases.items()
+            if name in self.seen and is_overtaken(self.seen[name], lease, self.state.handoffs.get(name))
+        )
+
     # --- handoffs that are under way ---
 
-    def read_closures_back(self) -> None:
+    def _read_closures_back(self) -> None:
         """Write down who set our drain and when, as Slurm reports it; forget that when the drain has to be set anew."""
         for (name, side), closure in self.state.closures.items():
             facts = self.seen[name].side(side) if name in self.seen else None
@@ -426,6 +441,8 @@ class Decider:
             idle_since = (record.idle_since or self.now) if facts.known and facts.idle else None
             unusable = "" if facts.ready else record.unusable
             self._records[name] = replace(record, idle_since=idle_since, unusable=unusable)
+
+    def _keep_records(self) -> None:
         for name, record in self._records.items():
             if record != self.state.nodes[name]:
                 self.changes.append(PutRecord(record))

@@ -212,7 +212,7 @@ class Reconciler:
         if may_move:
             planned = decider.decide(snapshot(state, world, seen, now))
         else:
-            decider.read_closures_back()
+            decider.decide_closings()
         told = still_told(leading.drift_told, _drift(state, seen, world), tuple(world.unread))
         changes = [*decider.changes, *self._sightings(state, seen), *drift_notes(leading.drift_told, told, now)]
         if changes:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 
 import pytest
 
+from bridge.model.handoff import Step
 from bridge.model.kube import LoanSpec
 from bridge.model.ledger import Change
 from bridge.model.ownership import Mark, Owner, Side
@@ -364,3 +365,32 @@ def test_a_process_that_outlived_its_job_is_found_before_a_node_is_given_back() 
     fleet.order(Side.SLURM, *orphans)
     fleet.run_until(lambda: fleet.owned(Owner.SLURM) == orphans, "a person gives it away once the process is gone")
     settles(fleet)
+
+
+@pytest.mark.parametrize("step", [Step.CLOSE, Step.EMPTY, Step.CLEAN])
+@pytest.mark.parametrize("life", [stays, is_succeeded, is_succeeded_blindly])
+def test_a_node_that_was_open_to_slurm_does_not_go_back_past_what_ran_there(
+    step: Step, life: Callable[[Fleet], None]
+) -> None:
+    """The backup knows of a move to Slurm that has just begun. It was done, a job ran, and left a process behind. Then
+    the move is called off: nothing but that process tells that Slurm was ever open, and no pod may meet it."""
+    fleet, node = Fleet(nodes=1, min_hold_s=0), "gpu-1"
+    fleet.settle()
+    chat = serve(fleet, 1)
+    fleet.run_until(lambda: at_rest(fleet), "the loan is done")
+    fleet.world.kube.cluster.scale(chat, 0)
+    fleet.order(Side.SLURM, node)
+    fleet.run_until(lambda: fleet.at_step(node, step), "the move has begun")
+    backup = fleet.ledger.backup()
+    fleet.run_until(lambda: node in fleet.owned(Owner.SLURM) and at_rest(fleet), "and is done")
+    job = fleet.sbatch(runs_s=3, orphan_s=200)
+    fleet.run_until(lambda: fleet.world.slurm.job(job).state == "COMPLETED", "the job is over")
+    assert fleet.world.machines.running(node)
+    fleet.ledger.restore(backup)
+    life(fleet)
+    fleet.world.kube.cluster.cordon(f"{node}.testbed")
+    fleet.world.kube.cluster.scale(chat, 1)
+    fleet.run_for(90)
+    fleet.world.kube.cluster.cordon(f"{node}.testbed", on=False)
+    fleet.run_for(60)
+    assert node not in fleet.owned(Owner.KUBERNETES), "the oracle would have broken the run, too"

@@ -16,6 +16,7 @@ from bridge.planning.adoption import adopt, is_overtaken, take_back
 NOW = datetime(2030, 1, 7, tzinfo=UTC)
 NEWEST = (5, 40)
 IDLE = SideFacts(idle=True, answers=True)
+OPENED = SideFacts(idle=True, opened=True)
 BUSY = SideFacts(works=True, answers=True)
 SILENT = SideFacts(not_ready="not responding")
 UNKNOWN = SideFacts(unknown="timeout")
@@ -48,6 +49,13 @@ def test_a_node_with_unknown_marks(sight: Sight, last: Side, owner: Owner | None
     assert why in found.reason
     assert not found.busy, "both sides are closed first"
     assert adopt(sight, last, newest=NEWEST) == found, "on its first day too"
+
+
+@pytest.mark.parametrize(("works", "owner"), [(False, Owner.KUBERNETES), (True, Owner.SLURM)])
+def test_that_slurm_was_open_is_taken_at_once_as_closing_it_hides_that(works: bool, owner: Owner) -> None:
+    found = take_back(Sight(replace(OPENED, works=works), UNKNOWN), Side.KUBERNETES, newest=NEWEST)
+    assert found.owner is owner
+    assert not found.busy, "both sides are closed first"
 
 
 def handoff(source: Side, step: Step) -> Handoff:
@@ -87,6 +95,11 @@ LEASE = Lease("lease0001", "gpu-1", Owner.BRIDGE, 4, 30, NOW)
         (Sight(BUSY, IDLE), handoff(Side.SLURM, Step.EMPTY), False),
         (Sight(BUSY, IDLE), handoff(Side.KUBERNETES, Step.ADMIT), False),
         (Sight(IDLE, BUSY), handoff(Side.KUBERNETES, Step.EMPTY), False),
+        # Jobs that it let in may be over, and their processes not.
+        (Sight(OPENED, IDLE), handoff(Side.KUBERNETES, Step.CLOSE), True),
+        (Sight(OPENED, IDLE), handoff(Side.KUBERNETES, Step.OPEN), False),
+        (Sight(OPENED, IDLE), handoff(Side.SLURM, Step.CLOSE), False),
+        (Sight(IDLE, OPENED), handoff(Side.KUBERNETES, Step.CLOSE), False),
     ],
 )
 def test_what_shows_that_the_ledger_is_from_the_past(sight: Sight, moving: Handoff | None, overtaken: bool) -> None:
