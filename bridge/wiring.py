@@ -23,6 +23,7 @@ from bridge.api.dependencies import ApiDependencies
 from bridge.api.drift import DriftView
 from bridge.api.explanations import ExplanationView
 from bridge.api.views import Freshness, MoveView, PlanView, SourceView, StatusView, VictimView, WhyView
+from bridge.kube import marks as kube_marks
 from bridge.kube.port import KubeApi
 from bridge.model.errors import CallFailed, Invalid, Unreadable
 from bridge.model.kube import KubeObservation, LoanSpec, PodNote
@@ -30,6 +31,7 @@ from bridge.model.ledger import LeadersSight
 from bridge.model.mode import Mode
 from bridge.model.ownership import Side
 from bridge.planning.explain import Explanation
+from bridge.planning.leftovers import KubeMarks, SlurmMarks
 from bridge.planning.snapshot import Plan
 from bridge.ports import Clock, KubePort, Ledger, OnChange, SlurmPort
 from bridge.reconciler import onlooker
@@ -37,6 +39,7 @@ from bridge.reconciler.bell import Bell
 from bridge.reconciler.decide import Bounds
 from bridge.reconciler.loop import Reconciler, Timing
 from bridge.settings import (
+    AgentSettings,
     ApiSettings,
     KubeSettings,
     LogSettings,
@@ -46,6 +49,7 @@ from bridge.settings import (
     SlurmSettings,
     StoreSettings,
 )
+from bridge.slurm import marks as slurm_marks
 from bridge.slurm.pyslurm import PyslurmDriver
 from bridge.slurm.rest import SlurmRestDriver
 from bridge.store import embedded, migrate
@@ -249,6 +253,17 @@ def _seen(unread: str, read_at: datetime | None = None) -> SourceView:
     if unread:
         return SourceView(state=Freshness.UNKNOWN, reason=unread)
     return SourceView(state=Freshness.FRESH, read_at=read_at)
+
+
+# --- what remains, without any broker ---
+
+
+def read_marks() -> tuple[SlurmMarks, KubeMarks]:
+    """What stands in Slurm and in Kubernetes now, as the settings of a broker name them."""
+    logs.configure(LogSettings(log_level="ERROR"))
+    return slurm_marks.read_marks(SlurmSettings(), AgentSettings().agent_dir), kube_marks.connect_and_read(
+        KubeSettings()
+    )
 
 
 # --- the broker process ---

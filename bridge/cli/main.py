@@ -16,6 +16,7 @@ from bridge.cli.drift import drift
 from bridge.cli.explain import explain
 from bridge.cli.failures import Commands
 from bridge.cli.policies import policy
+from bridge.cli.uninstall import uninstall
 from bridge.settings import ClientSettings
 
 _EPILOG = "Exit codes: 0 done, 1 refused, 2 wrong usage, 3 the broker is unreachable or something is UNKNOWN."
@@ -53,6 +54,7 @@ _LOOK: tuple[Callable[..., None], ...] = (
     explain,
     drift,
     reading.events,
+    uninstall,
 )
 _ORDER: tuple[Callable[..., None], ...] = (
     orders.lend,
