@@ -34,6 +34,7 @@ class KubeTimings:
     late_bind_wait_s: float = 0.5
     bind_retry_s: float = 1
     heartbeat_stale_s: float = 10
+    pod_collection_s: float = 60
     inspector_s: float = 0.3
     inspector_recheck_s: float = 0.5
 
@@ -51,7 +52,8 @@ class Deployment:
     that hangs in the kernel.
 
     With another `kind` it is another controller: a ``DaemonSet`` wants one pod on every node that it may use
-    (`replicas` says nothing), and with an empty kind the pods are bare, each made once and never again.
+    (`replicas` says nothing), a ``Job`` makes no other pod for one that has ended well, and with an empty kind the pods
+    are bare, each made once and never again.
 
     `min_available` is its PodDisruptionBudget; `budgets` is how many such cover it, and `evicts_unready` that it says
     ``unhealthyPodEvictionPolicy: AlwaysAllow``. `evictable` is what its pods' own annotation says (None: nothing).
@@ -117,6 +119,7 @@ class Pod:
     ready: bool = False
     terminating_since: datetime | None = None
     finalizer: bool = False
+    finished: bool = False
     unschedulable: str = ""
     process: Process | None = None
     started_at: datetime | None = None
@@ -239,15 +242,23 @@ class Cluster:
     def replace_node(self, name: str) -> None:
         """The Node object is deleted and made anew: another UID, no taint, its pods gone. The machine was reset."""
         self.remove_node(name)
+        self._collect_pods(self.removed[name])
         self.return_node(name)
 
     def remove_node(self, name: str) -> None:
-        """kubectl delete node: its pods go with it, but for what a finalizer holds. The NodeFence keeps its entry."""
-        self.removed[name] = self.nodes.pop(name)
-        for pod in self.on(name):
-            pod.terminating_since = pod.terminating_since or self._clock.now()
-            self._gone(pod)
+        """kubectl delete node. The NodeFence keeps its entry, and the machine goes on: its pods are collected only when
+        the node stays away."""
+        gone = self.removed[name] = self.nodes.pop(name)
+        self._clock.after(self._latency(self._timings.pod_collection_s), lambda: self._collect_pods(gone))
         self._touched(name)
+
+    def _collect_pods(self, gone: KubeletNode) -> None:
+        """They go as if a kubelet had said so, but for what a finalizer holds."""
+        if self.removed.get(gone.name) is not gone:
+            return
+        for pod in self.on(gone.name):
+            pod.terminating_since, pod.ready = pod.terminating_since or self._clock.now(), False
+            self._gone(pod)
 
     def return_node(self, name: str) -> None:
         """The kubelet registers again: a Node with another UID and nothing that others had written on the old one."""
@@ -323,8 +334,12 @@ class Cluster:
     # --- questions ---
 
     def on(self, node: str) -> list[Pod]:
-        """Pods that exist on a node, terminating ones included, in order of creation."""
-        return [pod for pod in self.pods.values() if pod.node == node]
+        """Pods on a node that have not finished, terminating ones included, in order of creation."""
+        return [pod for pod in self.pods.values() if pod.node == node and not pod.finished]
+
+    def fenced(self, node: str, namespace: str) -> bool:
+        """Whether admission, by what it has seen of the NodeFence, refuses a pod of that namespace on that node."""
+        return node in self._admitted_fence and namespace not in self.infrastructure
 
     def work_on(self, node: str) -> list[Pod]:
         """Pods that keep a node from being empty: all but DaemonSet pods of the infrastructure."""
@@ -335,10 +350,12 @@ class Cluster:
 
     def used(self, node: str) -> int:
         """GPUs taken on a node, by pods that are bound to it or are going to be."""
-        return sum(pod.gpus for pod in self.pods.values() if node in (pod.node, pod.binding))
+        return sum(pod.gpus for pod in self.pods.values() if node in (pod.node, pod.binding) and not pod.finished)
 
     def of(self, deployment: str) -> list[Pod]:
-        return [pod for pod in self.pods.values() if pod.deployment == deployment and not pod.terminating]
+        return [
+            pod for pod in self.pods.values() if pod.deployment == deployment and not (pod.terminating or pod.finished)
+        ]
 
     def pending(self) -> tuple[PendingPod, ...]:
         """Pods that the scheduler has tried and found no node for. A DaemonSet's are tied to a node that is there."""
@@ -458,6 +475,14 @@ class Cluster:
         self._sync(pod.deployment)
         self._touched(pod.node)
 
+    def finish(self, pod: Pod) -> None:
+        """All its containers end well. The object stays, and holds nothing any more."""
+        if pod.process is not None:
+            self._machines.stop(pod.process)
+        pod.process, pod.ready, pod.finished = None, False, True
+        self._sync(pod.deployment)
+        self._touched(pod.node)
+
     def drop_finalizer(self, pod: Pod) -> None:
         pod.finalizer = False
         if pod.terminating and pod.process is None:
@@ -506,7 +531,9 @@ class Cluster:
             self._sync_daemon(deployment)
             return
         pods = self.of(key)
-        if not deployment.kind:
+        if deployment.kind == "Job":
+            pods += [pod for pod in self.pods.values() if pod.deployment == key and pod.finished]
+        elif not deployment.kind:
             pods = [pod for pod in self.pods.values() if pod.deployment == key]  # one that ends is not replaced
         for _ in range(deployment.replicas - len(pods)):
             self._create(deployment)
@@ -591,8 +618,7 @@ class Cluster:
         node, pod.binding = pod.binding, ""
         if pod.terminating or node not in self.nodes:
             return
-        fenced = node in self._admitted_fence and pod.namespace not in self.infrastructure
-        if fenced or not self.apiserver_up:
+        if self.fenced(node, pod.namespace) or not self.apiserver_up:
             self._clock.after(self._timings.bind_retry_s, self._schedule_soon)
             return
         pod.node, pod.unschedulable = node, ""

@@ -22,6 +22,7 @@ from bridge.kube.port import KubeApi
 from bridge.model.kube import DeviceHolder, KubeNode
 from bridge.node_controller.controller import Controller
 from bridge.settings import KubeSettings, NodeControllerSettings
+from tests.contracts.kube_facts import FINALIZER
 from tests.integration.control_plane import ControlPlane, eventually
 
 _T = TypeVar("_T")
@@ -125,10 +126,10 @@ def _await_admission(admin: Connection) -> None:
     eventually("the fence is enforced", refused)
 
 
-def pod_body(name: str, node: str | None, *, gpus: int = 1, **metadata: Any) -> Json:
+def pod_body(name: str, node: str | None, *, gpus: int = 1, grace_s: int = 1, **metadata: Any) -> Json:
     resources = {"limits": {names.GPU_RESOURCE: str(gpus)}} if gpus else {}
     spec: Json = {
-        "terminationGracePeriodSeconds": 1,
+        "terminationGracePeriodSeconds": grace_s,
         "containers": [{"name": "main", "image": "none", "resources": resources}],
     }
     if node is not None:
@@ -136,8 +137,121 @@ def pod_body(name: str, node: str | None, *, gpus: int = 1, **metadata: Any) -> 
     return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name, **metadata}, "spec": spec}
 
 
-class RealKubeWorld:
-    """One fresh node of the cluster: `tests.contracts.kube.KubeWorld` and some levers more."""
+class Levers:
+    """What a cluster admin can do from the outside, whoever plays the kubelet. Work pods live in `namespace`."""
+
+    kube: KubeApi
+    admin: Connection
+    node: str
+
+    @property
+    def namespace(self) -> str:
+        raise NotImplementedError
+
+    def until(self, what: str, check: Callable[[], _T]) -> _T:
+        raise NotImplementedError
+
+    # --- the node ---
+
+    def untaint(self) -> None:
+        self.patch_node({"spec": {"taints": None}}, manager="uncordoner")
+
+    def cordon(self, on: bool) -> None:
+        self.patch_node({"spec": {"unschedulable": on}})
+
+    def patch_node(self, patch: Json, *, manager: str = "kubectl-edit") -> None:
+        path = f"{names.NODES}/{self.node}"
+        query = {"fieldManager": manager}
+        self.admin.call("PATCH", path, query=query, body=patch, content_type="application/merge-patch+json")
+
+    def raw_node(self) -> Json:
+        return self.admin.call("GET", f"{names.NODES}/{self.node}")
+
+    def taints(self) -> list[Json]:
+        return [
+            {key: taint.get(key) for key in ("key", "value", "effect")}
+            for taint in self.raw_node()["spec"].get("taints") or ()
+        ]
+
+    def seen(self) -> KubeNode:
+        return self.kube.observe().nodes[self.node]
+
+    # --- our own objects ---
+
+    def fence_entry(self) -> str:
+        try:
+            closed = self.admin.call("GET", f"{names.FENCES}/shared")["spec"]["closed"]
+        except ApiError:
+            return ""
+        return str(closed.get(self.node, ""))
+
+    def write_fence_entry(self, entry: str) -> None:
+        body = {"spec": {"closed": {self.node: entry or None}}}
+        self.admin.call("PATCH", f"{names.FENCES}/shared", body=body, content_type="application/merge-patch+json")
+
+    def delete_fence(self) -> None:
+        self._allow_deletion(f"{names.FENCES}/shared")
+        self.admin.call("DELETE", f"{names.FENCES}/shared")
+
+    def delete_loan(self, *, annotated: bool) -> str:
+        path = f"{names.LOANS}/{self.node}"
+        if annotated:
+            self._allow_deletion(path)
+        try:
+            self.admin.call("DELETE", path)
+        except ApiError as refusal:
+            return refusal.message
+        return ""
+
+    def _allow_deletion(self, path: str) -> None:
+        allowed = {"metadata": {"annotations": {f"{names.GROUP}/allow-deletion": "true"}}}
+        self.admin.call("PATCH", path, body=allowed, content_type="application/merge-patch+json")
+
+    # --- pods ---
+
+    def hold_pod(self, key: str, on: bool) -> None:
+        body = {"metadata": {"finalizers": [FINALIZER] if on else None}}
+        self.admin.call("PATCH", _path(key), body=body, content_type="application/merge-patch+json")
+
+    def delete_pod(self, key: str) -> None:
+        self.admin.call("DELETE", _path(key))
+
+    def pod_exists(self, key: str) -> bool:
+        return _exists(self.admin, _path(key))
+
+    def admits_pod(self) -> bool:
+        path = f"/api/v1/namespaces/{self.namespace}/pods"
+        try:
+            self.admin.call("POST", path, query={"dryRun": "All"}, body=pod_body("probe", self.node))
+        except ApiError as refusal:
+            if "not open to Kubernetes" not in refusal.message:
+                raise
+            return False
+        return True
+
+    def budget(self, name: str) -> str:
+        body = {
+            "apiVersion": "policy/v1",
+            "kind": "PodDisruptionBudget",
+            "metadata": {"name": f"{name}-budget"},
+            "spec": {"minAvailable": 1, "selector": {"matchLabels": {"app": name}}},
+        }
+        self.admin.call("POST", self._budgets, body=body)
+        path = f"{self._budgets}/{name}-budget"
+        counted = self.until("the budget counts", lambda: self.admin.call("GET", path).get("status"))
+        assert counted["disruptionsAllowed"] == 0
+        return f"{name}-budget"
+
+    def lift_budget(self, name: str) -> None:
+        self.admin.call("DELETE", f"{self._budgets}/{name}-budget")
+
+    @property
+    def _budgets(self) -> str:
+        return f"/apis/policy/v1/namespaces/{self.namespace}/poddisruptionbudgets"
+
+
+class RealKubeWorld(Levers):
+    """One fresh node of the cluster: `tests.contracts.kube_facts.KubeFactsWorld` and some levers more."""
 
     def __init__(self, cluster: Cluster, node: str) -> None:
         self.cluster = cluster
@@ -146,6 +260,8 @@ class RealKubeWorld:
         self.node = node
         self.scan: Callable[[], tuple[DeviceHolder, ...]] = tuple
         self._stays: set[str] = set()
+        self._stubborn: set[str] = set()
+        self._kubelet_alive = True
         self._ended: set[str] = set()
         self.add_node()
 
@@ -166,6 +282,17 @@ class RealKubeWorld:
     def delete_node(self) -> None:
         self.admin.call("DELETE", f"{names.NODES}/{self.node}")
 
+    def return_node(self) -> None:
+        self.add_node()
+
+    def lose_kubelet(self) -> None:
+        self._kubelet_alive = False
+        self.set_ready("Unknown", reason="NodeStatusUnknown")
+
+    def return_kubelet(self) -> None:
+        self._kubelet_alive = True
+        self.set_ready("True", reason="KubeletReady")
+
     def set_ready(self, status: str, *, reason: str, gpus: int = 8) -> None:
         amounts = {"cpu": "8", "memory": "64Gi", "pods": "110", names.GPU_RESOURCE: str(gpus)}
         now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
@@ -174,50 +301,46 @@ class RealKubeWorld:
         path = f"{names.NODES}/{self.node}/status"
         self.admin.call("PATCH", path, body=body, content_type="application/strategic-merge-patch+json")
 
-    def patch_node(self, patch: Json, *, manager: str = "kubectl-edit") -> None:
-        path = f"{names.NODES}/{self.node}"
-        query = {"fieldManager": manager}
-        self.admin.call("PATCH", path, query=query, body=patch, content_type="application/merge-patch+json")
-
-    def raw_node(self) -> Json:
-        return self.admin.call("GET", f"{names.NODES}/{self.node}")
-
-    def taints(self) -> list[Json]:
-        return [
-            {key: taint.get(key) for key in ("key", "value", "effect")}
-            for taint in self.raw_node()["spec"].get("taints") or ()
-        ]
-
-    def seen(self) -> KubeNode:
-        return self.kube.observe().nodes[self.node]
-
     # --- pods ---
 
     def start_pod(self, name: str, *, gpus: int = 1, stays: bool = False) -> str:
-        owner = {
-            "apiVersion": "apps/v1",
-            "kind": "ReplicaSet",
-            "name": f"{name}-5d4f",
-            "uid": "0-0",
-            "controller": True,
-        }
-        labels = {"app": name, "pod-template-hash": "5d4f"}
-        return self.create_pod(name, gpus=gpus, stays=stays, labels=labels, ownerReferences=[owner])
-
-    def create_pod(self, name: str, *, gpus: int = 1, stays: bool = False, **metadata: Any) -> str:
-        """A pod on the node, made by any owner or none, in the namespace of the node's own."""
-        key = f"{self.namespace}/{name}"
+        key = self.create_pod(name, gpus=gpus, **_made_by_deployment(name))
         if stays:
             self._stays.add(key)
+        return key
+
+    def start_stubborn_pod(self, name: str, *, grace_s: int) -> str:
+        key = self.create_pod(name, grace_s=grace_s, **_made_by_deployment(name))
+        self._stubborn.add(key)
+        return key
+
+    def start_daemon(self, name: str, *, infrastructure: bool) -> str:
+        if not infrastructure:
+            return self.create_pod(f"{name}-x", gpus=0, ownerReferences=[_owner("DaemonSet", name)])
+        namespace = self.make_namespace(f"plugins-{self.node.replace('.', '-')}", **{names.INFRASTRUCTURE: "true"})
+        body = pod_body(f"{name}-x", self.node, gpus=0, ownerReferences=[_owner("DaemonSet", name)])
+        self.admin.call("POST", f"/api/v1/namespaces/{namespace}/pods", body=body)
+        return f"{namespace}/{name}-x"
+
+    def run_to_its_end(self, name: str) -> str:
+        key = self.create_pod(f"{name}-x", ownerReferences=[_owner("Job", name)])
+        self._write_status(key, {"phase": "Succeeded", "conditions": [{"type": "Ready", "status": "False"}]})
+        return key
+
+    def create_pod(self, name: str, *, gpus: int = 1, grace_s: int = 1, **metadata: Any) -> str:
+        """A pod on the node, made by any owner or none, in the namespace of the node's own."""
+        key = f"{self.namespace}/{name}"
         path = f"/api/v1/namespaces/{self.namespace}/pods"
-        self.admin.call("POST", path, body=pod_body(name, self.node, gpus=gpus, **metadata))
+        self.admin.call("POST", path, body=pod_body(name, self.node, gpus=gpus, grace_s=grace_s, **metadata))
         self.set_pod_ready(key)
         self.until(f"pod {key} is seen", lambda: key in self.seen().work_pods)
         return key
 
     def set_pod_ready(self, key: str, *, ready: bool = True) -> None:
         word = "True" if ready else "False"
-        status = {"phase": "Running", "conditions": [{"type": "Ready", "status": word}]}
+        self._write_status(key, {"phase": "Running", "conditions": [{"type": "Ready", "status": word}]})
+
+    def _write_status(self, key: str, status: Json) -> None:
         path = f"{_path(key)}/status"
         self.admin.call("PATCH", path, body={"status": status}, content_type="application/strategic-merge-patch+json")
 
@@ -225,12 +348,17 @@ class RealKubeWorld:
         self._stays.discard(key)
 
     def play_kubelet(self) -> None:
-        """Let terminating pods go, but those that stay."""
+        """Let terminating pods go, but those that stay; stubborn ones when their grace is over."""
+        if not self._kubelet_alive:
+            return
         query = {"fieldSelector": f"spec.nodeName={self.node}"}
         for pod in self.admin.call("GET", names.PODS, query=query)["items"]:
             metadata = pod["metadata"]
             key = f"{metadata['namespace']}/{metadata['name']}"
-            if metadata.get("deletionTimestamp") and key not in self._stays and not metadata.get("finalizers"):
+            deadline = metadata.get("deletionTimestamp")
+            if not deadline or key in self._stays or metadata.get("finalizers"):
+                continue
+            if key not in self._stubborn or datetime.now(UTC) > datetime.fromisoformat(deadline):
                 self.admin.call("DELETE", _path(key), body={"gracePeriodSeconds": 0})
 
     def ask_for_gpus(self, name: str, gpus: int) -> None:
@@ -304,6 +432,17 @@ def deployment(name: str, gpus: int, node: str) -> Json:
             "template": {"metadata": {"labels": {"app": name}}, "spec": template},
         },
     }
+
+
+def _made_by_deployment(name: str) -> Json:
+    """What the metadata of its pods say."""
+    labels = {"app": name, "pod-template-hash": "5d4f"}
+    return {"labels": labels, "ownerReferences": [_owner("ReplicaSet", f"{name}-5d4f")]}
+
+
+def _owner(kind: str, name: str) -> Json:
+    version = "batch/v1" if kind == "Job" else "apps/v1"
+    return {"apiVersion": version, "kind": kind, "name": name, "uid": "0-0", "controller": True}
 
 
 def _path(key: str) -> str:

@@ -12,6 +12,7 @@ from bridge.kube.connection import ApiError, Connection, Json
 from bridge.model.kube import DeviceHolder, LoanSpec, PodNote
 from bridge.model.ownership import Mark, Owner
 from tests.contracts.kube import KubePortContract
+from tests.contracts.kube_facts import KubeFacts
 from tests.integration.control_plane import control_plane, kube_binary
 from tests.integration.kube_world import Cluster, RealKubeWorld, pod_body, running_cluster, running_controller
 
@@ -40,6 +41,12 @@ class TestContract(KubePortContract):
         world = cluster.world()
         with world.running_inspector():
             yield world
+
+
+class TestFacts(KubeFacts):
+    @pytest.fixture
+    def world(self, cluster: Cluster) -> RealKubeWorld:
+        return cluster.world()
 
 
 def loan(
