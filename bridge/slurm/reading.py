@@ -24,7 +24,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import lru_cache
 from sys import intern
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import msgspec
 import orjson
@@ -391,7 +391,7 @@ class _Raw(msgspec.Struct, gc=False, kw_only=True):
     end_time: _Number | int | None = None
     features: str | None = None
     het_job_id: _Number | int | None = None
-    job_id: int
+    job_id: Annotated[int, msgspec.Meta(ge=0)]
     job_state: list[str]
     name: str | None = None
     nodes: str | None = None

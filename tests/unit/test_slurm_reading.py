@@ -10,7 +10,7 @@ from typing import Any
 
 import orjson
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from bridge.model.errors import Unreadable
@@ -589,6 +589,7 @@ _TRIPLES = st.fixed_dictionaries({"set": st.booleans(), "infinite": st.booleans(
 
 
 @UNTIMED
+@example({"job_id": -1})
 @given(st.dictionaries(st.sampled_from([*job(), *reading._Raw.__struct_fields__]), _VALUES | _TRIPLES))
 def test_both_ways_of_reading_a_job_agree(fields: dict[str, Any]) -> None:
     body = json.dumps({"jobs": [{**job(), **fields}]}).encode()
