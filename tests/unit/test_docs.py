@@ -27,6 +27,7 @@ PAGES = (
     "docs/explain.md",
     "docs/modes.md",
     "docs/kubernetes-admins.md",
+    "docs/training-users.md",
     "docs/slurm-drivers.md",
 )
 
