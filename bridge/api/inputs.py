@@ -35,6 +35,10 @@ Remark = Annotated[
     str, Query(max_length=200, pattern=_TEXT_PATTERN, description="Why the policy changes, for its history")
 ]
 
+OnlyPool = Annotated[
+    str | None,
+    Field(min_length=1, max_length=128, pattern=_TEXT_PATTERN, description="Only this pool", examples=["h100"]),
+]
 Reason = Annotated[
     str,
     Field(min_length=1, max_length=200, pattern=_TEXT_PATTERN, description="For the event log and for people"),
@@ -68,14 +72,7 @@ class HandoffOrder(_Body):
 class ScopedOrder(_Body):
     """Of one pool or one node, or without both of everything."""
 
-    pool: str | None = Field(
-        default=None,
-        min_length=1,
-        max_length=128,
-        pattern=_TEXT_PATTERN,
-        description="Only this pool",
-        examples=["h100"],
-    )
+    pool: OnlyPool = None
     node: str | None = Field(default=None, pattern=_NODE_PATTERN, description="Only this node", examples=["gpu-1"])
 
 
@@ -88,14 +85,7 @@ class PauseOrder(ScopedOrder):
 class RecallOrder(_Body):
     """Every lent node comes home: of one pool, or with `all` of every pool. Exactly one of the two must be given."""
 
-    pool: str | None = Field(
-        default=None,
-        min_length=1,
-        max_length=128,
-        pattern=_TEXT_PATTERN,
-        description="Only this pool",
-        examples=["h100"],
-    )
+    pool: OnlyPool = None
     all: bool = Field(default=False, description="Every pool")
     reason: Annotated[Reason, Field(examples=["power cut at 18:00"])]
 

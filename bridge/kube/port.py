@@ -147,7 +147,7 @@ class KubeApi:
             self._writers.submit(self._write_event, note)
 
     def _write_event(self, note: PodNote) -> None:
-        body = resources.event_object(note, self._clock.now(), FIELD_MANAGER)
+        body = resources.pod_event(note, self._clock.now(), FIELD_MANAGER)
         try:
             self._api.call("POST", names.EVENTS.format(note.namespace), body=body)
         except (ApiError, NoAnswer) as why:

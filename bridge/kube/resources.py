@@ -27,29 +27,31 @@ def time_text(at: datetime) -> str:
     return at.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
 
 
-def event_object(note: PodNote, now: datetime, instance: str) -> Json:
+def event_object(regarding: Json, reason: str, note: str, now: datetime, *, by: str, action: str, kind: str) -> Json:
+    """An Event on the object `regarding`, without a name; `kind` is ``Normal`` or ``Warning``, `by` who writes it."""
+    return {
+        "apiVersion": "events.k8s.io/v1",
+        "kind": "Event",
+        "eventTime": time_text(now),
+        "reportingController": GROUP,
+        "reportingInstance": by,
+        "action": action,
+        "reason": reason,
+        "type": kind,
+        "note": note[:_MAX_TEXT],
+        "regarding": {"apiVersion": "v1", **regarding},
+    }
+
+
+def pod_event(note: PodNote, now: datetime, by: str) -> Json:
     """The Event on a pod that `note` asks for. Its name is a function of what it says, so that what was said already
     by an earlier leader is not said again: the apiserver answers 409.
     """
     said = f"{note.uid}\n{note.reason}\n{note.message}".encode()
+    pod = {"kind": "Pod", "namespace": note.namespace, "name": note.name, "uid": note.uid}
     return {
-        "apiVersion": "events.k8s.io/v1",
-        "kind": "Event",
+        **event_object(pod, note.reason, note.message, now, by=by, action="Lend", kind="Normal"),
         "metadata": {"name": f"bridge.{hashlib.sha256(said).hexdigest()[:24]}", "namespace": note.namespace},
-        "eventTime": time_text(now),
-        "reportingController": GROUP,
-        "reportingInstance": instance,
-        "action": "Lend",
-        "reason": note.reason,
-        "type": "Normal",
-        "note": note.message[:_MAX_TEXT],
-        "regarding": {
-            "apiVersion": "v1",
-            "kind": "Pod",
-            "namespace": note.namespace,
-            "name": note.name,
-            "uid": note.uid,
-        },
     }
 
 

@@ -119,20 +119,12 @@ class Cluster:
 
     def tell(self, node: NodeSeen, reason: str, note: str, *, now: datetime) -> None:
         """A Warning Event on the Node, for ``kubectl describe node``."""
+        on = {"kind": "Node", "name": node.name, "uid": node.uid}
         body = {
-            "apiVersion": "events.k8s.io/v1",
-            "kind": "Event",
+            **resources.event_object(on, reason, note, now, by=FIELD_MANAGER, action="Close", kind="Warning"),
             "metadata": {"generateName": "slurm-kube-bridge-", "namespace": "default"},
-            "eventTime": resources.time_text(now),
-            "reportingController": names.GROUP,
-            "reportingInstance": FIELD_MANAGER,
-            "action": "Close",
-            "reason": reason,
-            "type": "Warning",
-            "note": note[:1000],
-            "regarding": {"apiVersion": "v1", "kind": "Node", "name": node.name, "uid": node.uid},
         }
-        self._write("POST", "/apis/events.k8s.io/v1/namespaces/default/events", body)
+        self._write("POST", names.EVENTS.format("default"), body)
 
     def _write_node(self, node: NodeSeen, taints: list[Json], mark: str | None) -> NodeSeen:
         metadata = {"resourceVersion": node.version, "annotations": {names.MARK: mark}}

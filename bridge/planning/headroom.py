@@ -14,6 +14,11 @@ ENOUGH_MEASURED = 20
 """Below so many measured handoffs their p99 says little, and the assumed reclaim time counts if it is longer."""
 
 
+def nearest_rank(measured: Sequence[float], share: float) -> float:
+    """The smallest of `measured` (at least one) that is not below a `share` of them, which is in (0, 1]."""
+    return sorted(measured)[ceil(share * len(measured)) - 1]
+
+
 def handover_p50_s(measured_s: Sequence[float]) -> float | None:
     """The median (the upper of two) of measured handoffs, None without any."""
     return sorted(measured_s)[len(measured_s) // 2] if measured_s else None
@@ -23,9 +28,8 @@ def reclaim_p99_s(measured_s: Sequence[float], assumed_s: float) -> float:
     """The p99 by nearest rank of measured reclaim times; with few of them not below what is assumed."""
     if not measured_s:
         return assumed_s
-    ranked = sorted(measured_s)
-    p99 = ranked[ceil(0.99 * len(ranked)) - 1]
-    return p99 if len(ranked) >= ENOUGH_MEASURED else max(p99, assumed_s)
+    p99 = nearest_rank(measured_s, 0.99)
+    return p99 if len(measured_s) >= ENOUGH_MEASURED else max(p99, assumed_s)
 
 
 def headroom_nodes(headroom: Headroom, measured_s: Sequence[float], gpus_per_node: int) -> int:

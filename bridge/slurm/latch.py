@@ -1,4 +1,5 @@
-"""The second latch: one MAINT,IGNORE_JOBS reservation a pool, written with ``scontrol`` by every driver.
+"""The latches, as far as every driver sets them alike: the drain's words, what a refused RESUME means, and the second
+latch: one MAINT,IGNORE_JOBS reservation a pool, written with ``scontrol``.
 
 slurmrestd writes reservations from 25.05 on only, and pyslurm has no ``Nodes+=``: to write the whole list anew would
 drop what another call added since it was read. ``NotOurs``: only reservations named ``bridge-…`` are ever written.
@@ -11,6 +12,8 @@ from datetime import datetime, timedelta
 
 from bridge.model import hostlists
 from bridge.model.errors import CallFailed, Invalid, Unreadable
+from bridge.model.ownership import Mark
+from bridge.model.slurm import SlurmNode
 from bridge.slurm import reading
 from bridge.slurm.scontrol import RunsScontrol
 
@@ -20,6 +23,26 @@ OURS = "bridge-"
 LATCH_FLAGS = frozenset({"MAINT", "IGNORE_JOBS"})
 RENEW_BELOW = timedelta(days=182)
 """Slurm's UNLIMITED is 365 days: a reservation with less than half of that left gets a new end."""
+
+
+INVALID_NODE_STATE = 2028
+"""Slurm's answer to RESUME where one of the nodes is not drained, after it has resumed the others."""
+
+_MAX_REASON_CHARS = 250
+
+
+def drain_reason(mark: Mark, why: str) -> str:
+    """The reason of our drain, on one line of a length that Slurm keeps: the mark first, then words for people."""
+    return " ".join(f"{mark} {why}".split())[:_MAX_REASON_CHARS]
+
+
+def any_drained(read: Callable[[], Mapping[str, SlurmNode]], nodes: Collection[str]) -> bool:
+    """Whether one of `nodes` is still drained, or gone, after a RESUME was refused. `CallFailed`: not readable."""
+    try:
+        found = read()
+    except Unreadable as error:
+        raise CallFailed(f"RESUME was refused, and then {error}") from error
+    return any(name not in found or "DRAIN" in found[name].states for name in nodes)
 
 
 def held(found: Mapping[str, reading.Reservation]) -> frozenset[str]:

@@ -21,7 +21,7 @@ from bridge.model.ownership import Mark
 from bridge.model.slurm import SlurmJob, SlurmNode, SlurmObservation
 from bridge.settings import SlurmSettings
 from bridge.slurm import reading, show
-from bridge.slurm.latch import OURS, Latch, checked, held
+from bridge.slurm.latch import INVALID_NODE_STATE, OURS, Latch, any_drained, checked, drain_reason, held
 from bridge.slurm.pyslurm_process import AsksPyslurm, PyslurmProcess, Refused, Silent
 from bridge.slurm.scontrol import RunsScontrol, Scontrol
 from bridge.slurm.telling import GONE, There, check_id, check_signal, hasten, there
@@ -31,8 +31,6 @@ _log = structlog.get_logger(__name__)
 TOPOLOGY_MAX_AGE_S = 300
 """Switches are re-cabled rarely, and where a node hangs decides only which one is taken."""
 
-_MAX_REASON_CHARS = 250
-_INVALID_NODE_STATE = 2028
 _STEPS = {"": "all", "B": "batch", "S": "children"}
 """pyslurm's words for whom a signal is, by what stands before its name."""
 _SLURMS_OWN = 1000
@@ -127,7 +125,7 @@ class PyslurmDriver:
     # --- the first latch: DRAIN ---
 
     def drain(self, nodes: Collection[str], mark: Mark, why: str) -> None:
-        reason = " ".join(f"{mark} {why}".split())[:_MAX_REASON_CHARS]
+        reason = drain_reason(mark, why)
         self._update_nodes(checked(nodes), "DRAIN", reason)
 
     def resume(self, nodes: Collection[str]) -> None:
@@ -136,19 +134,15 @@ class PyslurmDriver:
         try:
             self._update_nodes(names, "RESUME", "")
         except _WriteRefused as refusal:
-            if refusal.number != _INVALID_NODE_STATE or self._any_drained(names):
+            if refusal.number != INVALID_NODE_STATE or any_drained(self._nodes_as_told, names):
                 raise
 
     def _update_nodes(self, names: list[str], state: str, reason: str) -> None:
         if names:
             self._write("update_nodes", names, state, reason)
 
-    def _any_drained(self, names: list[str]) -> bool:
-        try:
-            found = reading.nodes(reading.answer(self._read("nodes"), "pyslurm nodes"), "pyslurm nodes")
-        except Unreadable as error:
-            raise CallFailed(f"RESUME was refused, and then {error}") from error
-        return any(name not in found or "DRAIN" in found[name].states for name in names)
+    def _nodes_as_told(self) -> dict[str, SlurmNode]:
+        return reading.nodes(reading.answer(self._read("nodes"), "pyslurm nodes"), "pyslurm nodes")
 
     def _write(self, name: str, *arguments: object) -> None:
         try:

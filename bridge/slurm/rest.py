@@ -18,15 +18,13 @@ from bridge.model.slurm import SlurmNode, SlurmObservation
 from bridge.settings import SlurmSettings
 from bridge.slurm import reading
 from bridge.slurm.client import NotThere, RestClient, WriteRefused
-from bridge.slurm.latch import OURS, Latch, checked, held
+from bridge.slurm.latch import INVALID_NODE_STATE, OURS, Latch, any_drained, checked, drain_reason, held
 from bridge.slurm.queue import JobQueue
 from bridge.slurm.scontrol import Scontrol
 from bridge.slurm.telling import JobCalls
 from bridge.slurm.token import TokenFile
 
 _MANY_NODES_SINCE = 42
-_INVALID_NODE_STATE = 2028
-_MAX_REASON_CHARS = 250
 
 
 def _utc_now() -> datetime:
@@ -85,7 +83,7 @@ class SlurmRestDriver:
     # --- the first latch: DRAIN ---
 
     def drain(self, nodes: Collection[str], mark: Mark, why: str) -> None:
-        reason = " ".join(f"{mark} {why}".split())[:_MAX_REASON_CHARS]
+        reason = drain_reason(mark, why)
         self._update_nodes(nodes, {"state": ["DRAIN"], "reason": reason})
 
     def resume(self, nodes: Collection[str]) -> None:
@@ -93,15 +91,8 @@ class SlurmRestDriver:
         try:
             self._update_nodes(nodes, {"state": ["RESUME"]})
         except WriteRefused as refusal:
-            if _INVALID_NODE_STATE not in refusal.numbers or self._any_drained(nodes):
+            if INVALID_NODE_STATE not in refusal.numbers or any_drained(self._nodes, nodes):
                 raise
-
-    def _any_drained(self, nodes: Collection[str]) -> bool:
-        try:
-            found = self._nodes()
-        except Unreadable as error:
-            raise CallFailed(f"RESUME was refused, and then {error}") from error
-        return any(name not in found or "DRAIN" in found[name].states for name in nodes)
 
     def _update_nodes(self, nodes: Collection[str], change: dict[str, object]) -> None:
         """One call for many nodes where the version has it: each call stops slurmctld's scheduling for a moment."""

@@ -111,8 +111,8 @@ def test_no_role_grants_more_than_its_part_does(rendered: list[Object]) -> None:
     }
 
 
-def test_the_node_controller_asks_for_nothing_of_its_host(rendered: list[Object]) -> None:
-    pod = one(rendered, "Deployment", "node-controller")["spec"]["template"]["spec"]
+def is_restricted(pod: Object) -> None:
+    """Of the rules of https://kubernetes.io/docs/concepts/security/pod-security-standards/ those on who it runs as."""
     (container,) = pod["containers"]
     assert pod["securityContext"]["runAsNonRoot"] is True
     assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
@@ -122,6 +122,11 @@ def test_the_node_controller_asks_for_nothing_of_its_host(rendered: list[Object]
         "capabilities": {"drop": ["ALL"]},
     }
     assert not any(key in pod for key in ("hostPID", "hostNetwork", "hostIPC"))
+
+
+def test_the_node_controller_asks_for_nothing_of_its_host(rendered: list[Object]) -> None:
+    pod = one(rendered, "Deployment", "node-controller")["spec"]["template"]["spec"]
+    is_restricted(pod)
     assert not any("hostPath" in volume for volume in pod["volumes"])
 
 
@@ -211,17 +216,8 @@ def test_two_brokers_run_beside_the_nodes_they_lend(production: list[Object]) ->
 
 
 def test_the_broker_fits_pod_security_restricted(production: list[Object]) -> None:
-    """The rules of https://kubernetes.io/docs/concepts/security/pod-security-standards/ that a pod can break."""
     pod = broker_pod(production)
-    (container,) = pod["containers"]
-    assert pod["securityContext"]["runAsNonRoot"] is True
-    assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
-    assert container["securityContext"] == {
-        "allowPrivilegeEscalation": False,
-        "readOnlyRootFilesystem": True,
-        "capabilities": {"drop": ["ALL"]},
-    }
-    assert not any(key in pod for key in ("hostPID", "hostNetwork", "hostIPC"))
+    is_restricted(pod)
     assert {kind for volume in pod["volumes"] for kind in volume if kind != "name"} == {"secret", "emptyDir"}
 
 

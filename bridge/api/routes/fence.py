@@ -17,6 +17,7 @@ from bridge.model.mode import Mode
 from bridge.model.ownership import Owner, Side
 from bridge.model.policy import PoolPolicy
 from bridge.planning.entitlement import ceiling
+from bridge.planning.headroom import nearest_rank
 from bridge.planning.timetable import floors_of_a_week
 
 router = APIRouter(prefix="/v1/slurm/fence", tags=["slurm agent"], responses=responses())
@@ -107,5 +108,4 @@ def _reclaim_p90_s(measured_s: Sequence[float]) -> int | None:
     """The p90 by nearest rank in whole seconds, at least 1; None when nothing was measured."""
     if not measured_s:
         return None
-    ranked = sorted(measured_s)
-    return max(1, ceil(ranked[ceil(0.9 * len(ranked)) - 1]))
+    return max(1, ceil(nearest_rank(measured_s, 0.9)))
