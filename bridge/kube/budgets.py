@@ -2,30 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from bridge.kube.connection import Json
-from bridge.kube.fit import matches
 from bridge.kube.pods import Pod
+from bridge.kube.selectors import Selector, selector
 
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """`labels` and `expressions` select its pods together; with neither it covers its whole namespace."""
+    """How many of `pods` in its namespace may be evicted now; a selector of nothing in particular covers them all."""
 
     namespace: str
     name: str
     allowed: int
-    labels: Mapping[str, str]
-    expressions: tuple[Json, ...] = ()
+    pods: Selector
 
     def covers(self, pod: Pod) -> bool:
-        return (
-            pod.namespace == self.namespace
-            and all(pod.labels.get(key) == value for key, value in self.labels.items())
-            and all(matches(expression, pod.labels) for expression in self.expressions)
-        )
+        return pod.namespace == self.namespace and self.pods.covers(pod.labels)
 
 
 def read_budget(body: Json) -> Budget | None:
@@ -34,17 +29,12 @@ def read_budget(body: Json) -> Budget | None:
     A status that does not answer the present spec, or none at all, allows nothing: so does the Eviction API.
     """
     metadata, spec, status = body["metadata"], body.get("spec") or {}, body.get("status") or {}
-    selector = spec.get("selector")
-    if selector is None:
+    pods = selector(spec.get("selector"))
+    if pods is None:
         return None
     fresh = int(status.get("observedGeneration") or 0) >= int(metadata.get("generation") or 0)
-    return Budget(
-        namespace=metadata["namespace"],
-        name=metadata["name"],
-        allowed=max(0, int(status.get("disruptionsAllowed") or 0)) if fresh else 0,
-        labels=selector.get("matchLabels") or {},
-        expressions=tuple(selector.get("matchExpressions") or ()),
-    )
+    allowed = max(0, int(status.get("disruptionsAllowed") or 0)) if fresh else 0
+    return Budget(metadata["namespace"], metadata["name"], allowed, pods)
 
 
 class Budgets:
@@ -54,7 +44,7 @@ class Budgets:
         self._by_label: dict[tuple[str, str, str], list[Budget]] = {}
         self._by_namespace: dict[str, list[Budget]] = {}
         for budget in budgets:
-            label = min(budget.labels.items(), default=None)
+            label = min(budget.pods.labels.items(), default=None)
             if label is None:
                 self._by_namespace.setdefault(budget.namespace, []).append(budget)
             else:

@@ -1,19 +1,19 @@
 """Whether a waiting pod could run on a shared node if it were open and free: selectors, affinity, taints, size. Pure.
 
 Deliberately less than the scheduler: it answers "could lending a node ever help?", so that no node is borrowed for a
-pod that no lent node can run (K16). Spread, pod affinity and what else runs on a node are left to the scheduler.
+pod that no lent node can run (K16). What other pods forbid is judged in `neighbours`, resource claims in `devices`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-
-import orjson
+from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from bridge.kube.connection import Json
 from bridge.kube.names import TAINT
 from bridge.kube.pods import Pod
+from bridge.kube.selectors import matches
 
 _COMES_AND_GOES = frozenset({"node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable"})
 """Taints of a node that is down for the moment: no reason to call a pod's demand impossible."""
@@ -25,7 +25,10 @@ _NOT_OF_NODES = ("unbound immediate PersistentVolumeClaims", 'persistentvolumecl
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """What a node offers to pods, apart from whose it is now. CPU and memory are 0 where it does not say."""
+    """What a node offers to pods, apart from whose it is now. CPU and memory are 0 where it does not say.
+
+    `others`: further resources by name, such as ``nvidia.com/mig-1g.10gb``, ``rdma/hca``, ``ephemeral-storage``.
+    """
 
     name: str
     labels: Mapping[str, str]
@@ -33,6 +36,18 @@ class Shape:
     gpus: int
     cpu_m: int = 0
     memory_mib: int = 0
+    others: Mapping[str, int] = field(default_factory=dict)
+
+
+class Verdict(NamedTuple):
+    """`helps` are the nodes on which a pod could run, None where on all of them; `obstacle` why on none, or empty.
+
+    `share_ppm` is the largest share of a node that it takes of any device beside GPUs, in millionths.
+    """
+
+    helps: frozenset[str] | None
+    obstacle: str = ""
+    share_ppm: int = 0
 
 
 class Fleet:
@@ -41,29 +56,29 @@ class Fleet:
     def __init__(self, shapes: Iterable[Shape]) -> None:
         self._shapes = list(shapes)
         self._by_label: dict[tuple[str, str], list[Shape]] | None = None
-        self._judged: dict[bytes, tuple[frozenset[str] | None, str]] = {}
+        self._judged: dict[bytes, Verdict] = {}
         self._sets: dict[frozenset[str], frozenset[str]] = {}
 
-    def judge(self, pod: Pod) -> tuple[frozenset[str] | None, str]:
-        """(the nodes on which it could run, None where on all of them; why on none, or empty)."""
+    def judge(self, pod: Pod) -> Verdict:
         message = pod.unschedulable.message if pod.unschedulable else ""
         if any(words in message for words in _NOT_OF_NODES):
-            return frozenset(), "waits for a volume claim: more nodes do not bind it"
-        required = orjson.dumps(
-            [pod.gpus, pod.cpu_m, pod.memory_mib, pod.node_selector, pod.affinity, pod.tolerations],
-            option=orjson.OPT_SORT_KEYS,
-        )
-        if required not in self._judged:
-            self._judged[required] = self._judge(pod)
-        return self._judged[required]
+            return Verdict(frozenset(), "waits for a volume claim: more nodes do not bind it")
+        if pod.requires not in self._judged:
+            self._judged[pod.requires] = self._judge(pod)
+        return self._judged[pod.requires]
 
-    def _judge(self, pod: Pod) -> tuple[frozenset[str] | None, str]:
-        helps = frozenset(shape.name for shape in self._selected(pod) if fits(pod, shape))
-        if not helps:
-            return helps, _obstacle(pod, self._shapes)
-        if len(helps) == len(self._shapes):
-            return None, ""
-        return self._sets.setdefault(helps, helps), ""  # equal ones are one object: they are compared again and again
+    def same(self, names: frozenset[str]) -> frozenset[str]:
+        """Equal ones are one object: they are compared again and again."""
+        return self._sets.setdefault(names, names)
+
+    def _judge(self, pod: Pod) -> Verdict:
+        found = [shape for shape in self._selected(pod) if fits(pod, shape)]
+        if not found:
+            return Verdict(frozenset(), _obstacle(pod, self._shapes))
+        share_ppm = max((_share_ppm(asked, name, found) for name, asked in pod.devices), default=0)
+        if len(found) == len(self._shapes):
+            return Verdict(None, "", share_ppm)
+        return Verdict(self.same(frozenset(shape.name for shape in found)), "", share_ppm)
 
     def _selected(self, pod: Pod) -> Sequence[Shape]:
         """Those with the rarest label that it selects: a pod of one host must not look at thousands."""
@@ -83,14 +98,37 @@ def fits(pod: Pod, shape: Shape) -> bool:
         pod.gpus <= shape.gpus
         and _offers(shape.cpu_m, pod.cpu_m)
         and _offers(shape.memory_mib, pod.memory_mib)
-        and _selects(pod, shape)
-        and _affinity(pod.affinity or {}, shape)
-        and all(_tolerated(taint, pod.tolerations) for taint in shape.taints)
+        and all(_offers_other(shape, name, asked) for name, asked in pod.others.items())
+        and selected(pod, shape)
+        and tolerates_all(pod, shape)
+    )
+
+
+def selected(pod: Pod, shape: Shape) -> bool:
+    """Whether the pod's node selector and node affinity allow the node."""
+    return _selects(pod, shape) and _affinity(pod.affinity or {}, shape)
+
+
+def tolerates_all(pod: Pod, shape: Shape, *, ours: bool = True) -> bool:
+    """Whether the pod tolerates what taints the node for good; with `ours`, our own taint counts as tolerated."""
+    return all(
+        (_passes(taint) and (ours or taint["key"] != TAINT)) or any(_tolerates(t, taint) for t in pod.tolerations)
+        for taint in shape.taints
     )
 
 
 def _offers(offered: int, asked: int) -> bool:
     return asked <= offered or offered == 0
+
+
+def _offers_other(shape: Shape, name: str, asked: int) -> bool:
+    """A node that says nothing of its disk has enough; of a device it does not name it has none."""
+    return asked <= shape.others.get(name, asked if name == "ephemeral-storage" else 0)
+
+
+def _share_ppm(asked: int, name: str, shapes: Sequence[Shape]) -> int:
+    """Rounded down, so that as many pods fit a node as devices do."""
+    return max(1, min(1_000_000 * asked // shape.others[name] for shape in shapes))
 
 
 def _selects(pod: Pod, shape: Shape) -> bool:
@@ -109,12 +147,18 @@ def _obstacle(pod: Pod, shapes: Sequence[Shape]) -> str:
     if not any(_offers(shape.memory_mib, pod.memory_mib) for shape in shapes):
         most_mib = max(shape.memory_mib for shape in shapes)
         return f"asks for {pod.memory_mib / 1024:.0f} GiB of memory, a node has {most_mib / 1024:.0f}"
+    for name, asked in sorted(pod.others.items()):
+        if not any(_offers_other(shape, name, asked) for shape in shapes):
+            return f"asks for {asked} of {name}, a node has {max(shape.others.get(name, 0) for shape in shapes)}"
     for key, value in (pod.node_selector or {}).items():
         if not any(shape.labels.get(key) == value for shape in shapes):
             return f"no shared node has label {key}={value}"
     if not any(_affinity(pod.affinity or {}, shape) for shape in shapes):
         return "no shared node matches its node affinity"
-    hostile = [next((t for t in shape.taints if not _tolerated(t, pod.tolerations)), None) for shape in shapes]
+    hostile = [
+        next((t for t in shape.taints if not _passes(t) and not any(_tolerates(o, t) for o in pod.tolerations)), None)
+        for shape in shapes
+    ]
     if all(hostile):
         keys = sorted({str(taint["key"]) for taint in hostile if taint})
         return f"does not tolerate taint {', '.join(keys[:3])} of the shared nodes"
@@ -138,37 +182,9 @@ def _term(term: Json, shape: Shape) -> bool:
     )
 
 
-def matches(expression: Json, values: Mapping[str, str]) -> bool:
-    """Whether labels (or fields) meet one expression of a selector. One that this does not know is not met."""
-    value = values.get(expression["key"])
-    wanted = expression.get("values") or []
-    match expression["operator"]:
-        case "In":
-            return value in wanted
-        case "NotIn":
-            return value not in wanted
-        case "Exists":
-            return value is not None
-        case "DoesNotExist":
-            return value is None
-        case "Gt" | "Lt" as operator:
-            return _compares(operator, value, wanted[0])
-        case _:
-            return False
-
-
-def _compares(operator: str, value: str | None, bound: str) -> bool:
-    try:
-        number = int(value or "")
-    except ValueError:
-        return False
-    return number > int(bound) if operator == "Gt" else number < int(bound)
-
-
-def _tolerated(taint: Json, tolerations: Iterable[Json]) -> bool:
-    if taint["key"] == TAINT or taint["key"] in _COMES_AND_GOES or taint["effect"] == "PreferNoSchedule":
-        return True
-    return any(_tolerates(toleration, taint) for toleration in tolerations)
+def _passes(taint: Json) -> bool:
+    """Taints that say nothing of what the pod may have: ours, of a node that is down, and mere preferences."""
+    return taint["key"] == TAINT or taint["key"] in _COMES_AND_GOES or taint["effect"] == "PreferNoSchedule"
 
 
 def _tolerates(toleration: Json, taint: Json) -> bool:

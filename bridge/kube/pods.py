@@ -5,10 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from typing import Any
+
+import orjson
 
 from bridge.kube.connection import Json
 from bridge.kube.gangs import Gang, gang_of
 from bridge.kube.names import DO_NOT_DISRUPT, EVICT, GPU_RESOURCE, IDLE
+from bridge.kube.nearness import Near, kept_apart, near_of
 from bridge.kube.quantities import asked_cpu_m, asked_mib, whole
 from bridge.kube.resources import time_of
 
@@ -17,6 +21,10 @@ _SAFE_TO_EVICT = "cluster-autoscaler.kubernetes.io/safe-to-evict"
 _KARPENTER_DO_NOT_DISRUPT = "karpenter.sh/do-not-disrupt"
 _CRITICAL_PRIORITY = 2_000_000_000
 """Where Kubernetes' own system-cluster-critical and system-node-critical begin."""
+
+_COUNTED = frozenset({"cpu", "memory", GPU_RESOURCE})
+_HAS_NEAR = frozenset({"affinity", "topologySpreadConstraints"})
+_VENDOR = GPU_RESOURCE.partition("/")[0] + "/"
 
 _RAY_ROLES = {"head": "ray-head", "worker": "ray-worker"}
 
@@ -35,8 +43,10 @@ class Pod:
 
     `running` is False only when the pod has ended and none of its containers is left. `terminating_since` is when its
     deletion was asked for (Kubernetes itself notes only the deadline, which includes the grace period). `cpu_m`,
-    `memory_mib`, `gates` (names of scheduling gates) and constraints are read only while it waits for a node, `labels`
-    and times only once it has one.
+    `memory_mib`, `others` (further resources by name), `gates` (names of scheduling gates) and constraints are read
+    only while it waits for a node, times only once it has one. `near` is what it asks of its place among other pods; of
+    a placed pod, whom it keeps away. `requires` is the same for waiting pods that ask the same of a node. `nominated`
+    is a node on which others are being preempted for it.
     """
 
     namespace: str
@@ -59,6 +69,10 @@ class Pod:
     tolerations: tuple[Json, ...] = ()
     cpu_m: int = 0
     memory_mib: int = 0
+    others: Mapping[str, int] = field(default_factory=dict)
+    near: Near | None = None
+    requires: bytes = b""
+    nominated: str = ""
     priority_class: str = ""
     gang: Gang | None = None
     gates: tuple[str, ...] = ()
@@ -71,6 +85,16 @@ class Pod:
     @property
     def key(self) -> str:
         return f"{self.namespace}/{self.name}"
+
+    @property
+    def devices(self) -> list[tuple[str, int]]:
+        """What it asks for of the GPUs' vendor beside whole GPUs, such as MIG slices: resource and count."""
+        return [(name, count) for name, count in self.others.items() if name.startswith(_VENDOR)]
+
+    @property
+    def asks_for_devices(self) -> bool:
+        """Only such pods are demand for shared nodes."""
+        return self.gpus > 0 or bool(self.devices)
 
     @property
     def daemon(self) -> bool:
@@ -110,6 +134,9 @@ def read_pod(body: Json) -> Pod:
     conditions = {c["type"]: c for c in status.get("conditions") or ()}
     ready = conditions.get("Ready") or {}
     is_ready = ready.get("status") == "True"
+    near = near_of(metadata["namespace"], labels, spec) if _HAS_NEAR & spec.keys() else None
+    gpus = _total(spec, GPU_RESOURCE, whole)
+    asked = {} if node else _asked_of_a_node(gpus, spec)
     return Pod(
         namespace=metadata["namespace"],
         name=metadata["name"],
@@ -117,7 +144,7 @@ def read_pod(body: Json) -> Pod:
         node=node,
         running=_running(status),
         ready=is_ready,
-        gpus=_total(spec, GPU_RESOURCE, whole),
+        gpus=gpus,
         priority=int(spec.get("priority") or 0),
         created_at=time_of(metadata.get("creationTimestamp")),
         controller=_controller(metadata),
@@ -126,20 +153,41 @@ def read_pod(body: Json) -> Pod:
         finalizers=tuple(metadata.get("finalizers") or ()),
         evictable=_evictable(annotations),
         unschedulable=None if node else _unschedulable(conditions.get("PodScheduled") or {}),
-        node_selector=None if node else spec.get("nodeSelector"),
-        affinity=None if node else (spec.get("affinity") or {}).get("nodeAffinity"),
-        tolerations=() if node else tuple(spec.get("tolerations") or ()),
-        cpu_m=0 if node else _total(spec, "cpu", asked_cpu_m),
-        memory_mib=0 if node else _total(spec, "memory", asked_mib),
+        near=kept_apart(near) if node else near,
         priority_class=spec.get("priorityClassName") or "",
         gang=gang_of(metadata),
         gates=() if node else tuple(gate["name"] for gate in spec.get("schedulingGates") or ()),
-        labels=labels if node else {},
+        labels=labels,
         started_at=time_of(status.get("startTime")) if node else None,
         ready_since=time_of(ready.get("lastTransitionTime")) if node and is_ready else None,
         role=_RAY_ROLES.get(labels.get("ray.io/node-type", ""), ""),
         idle=annotations.get(IDLE) == "true",
+        nominated="" if node else status.get("nominatedNodeName") or "",
+        **asked,
     )
+
+
+def _asked_of_a_node(gpus: int, spec: Json) -> dict[str, Any]:
+    found: dict[str, Any] = {
+        "node_selector": spec.get("nodeSelector"),
+        "affinity": (spec.get("affinity") or {}).get("nodeAffinity"),
+        "tolerations": tuple(spec.get("tolerations") or ()),
+        "cpu_m": _total(spec, "cpu", asked_cpu_m),
+        "memory_mib": _total(spec, "memory", asked_mib),
+        "others": {name: total for name in _other_resources(spec) if (total := _total(spec, name, whole))},
+    }
+    requires = orjson.dumps([gpus, *found.values()], option=orjson.OPT_SORT_KEYS)
+    return {**found, "requires": requires}
+
+
+def _other_resources(spec: Json) -> set[str]:
+    """Names of what the pod asks for beside CPU, memory and GPUs."""
+    names: set[str] = set()
+    for container in (*(spec.get("containers") or ()), *(spec.get("initContainers") or ()), spec):
+        resources = container.get("resources")
+        if resources:
+            names.update(resources.get("requests") or (), resources.get("limits") or ())
+    return {name for name in names - _COUNTED if "/" in name or name.startswith(("hugepages-", "ephemeral-storage"))}
 
 
 def keeps_busy(pod: Pod, infrastructure: Collection[str]) -> bool:

@@ -23,6 +23,7 @@ from bridge.kube.connection import APPLY_PATCH, Api, ApiError, Connection, Json,
 from bridge.kube.fit import Fleet, Shape
 from bridge.kube.heartbeat import Heartbeat
 from bridge.kube.load import pending, running
+from bridge.kube.neighbours import Neighbours
 from bridge.kube.pods import Pod, gpus_used, keeps_busy, read_pod
 from bridge.kube.quantities import offered_cpu_m, offered_mib, whole
 from bridge.kube.view import View
@@ -73,11 +74,10 @@ class KubeApi:
                 listener(_SOURCE)
 
         now_s = clock.monotonic_s
-        shared = {"labelSelector": f"{names.SHARED}=true"}
         labelled = {"labelSelector": f"{names.INFRASTRUCTURE}=true"}
         self._loans = View(api, names.LOANS, _loan, monotonic_s=now_s, on_change=changed)
         self._inspections = View(api, names.INSPECTIONS, resources.inspection, monotonic_s=now_s, on_change=changed)
-        self._nodes = View(api, names.NODES, _node, monotonic_s=now_s, on_change=changed, query=shared)
+        self._nodes = View(api, names.NODES, _node, monotonic_s=now_s, on_change=changed)
         self._pods = View(api, names.PODS, _relevant_pod, monotonic_s=now_s, on_change=changed)
         self._infrastructure = View(
             api, names.NAMESPACES, lambda _body: True, monotonic_s=now_s, on_change=changed, query=labelled
@@ -118,7 +118,10 @@ class KubeApi:
     def observe(self) -> KubeObservation:
         age_s = self._age_s()
         infrastructure = self._infrastructure.items().keys()
-        nodes, pods, loans = self._nodes.items(), self._pods.items(), self._loans.items()
+        every, pods, loans = self._nodes.items(), self._pods.items(), self._loans.items()
+        nodes = {name: node for name, node in every.items() if isinstance(node, _Node)}
+        shapes = [node.shape for node in nodes.values()]
+        elsewhere = [node for node in every.values() if isinstance(node, Shape)]
         inspections, budgets = self._inspections.items(), Budgets(self._budgets.items().values())
         on_node: dict[str, list[Pod]] = {}
         for pod in pods.values():
@@ -131,7 +134,7 @@ class KubeApi:
                 )
                 for name, node in nodes.items()
             },
-            pending=pending(pods.values(), Fleet(node.shape for node in nodes.values())),
+            pending=pending(pods.values(), Fleet(shapes), Neighbours(pods.values(), shapes, elsewhere)),
             controller_alive=self._heartbeat.alive(),
             loans_elsewhere={name: loan.spec for name, loan in loans.items() if name not in nodes},
         )
@@ -228,15 +231,20 @@ def _relevant_pod(body: Json) -> Pod | None:
     pod = read_pod(body)
     if pod.node:
         return pod if pod.running else None
-    return pod if pod.gpus and (pod.unschedulable or pod.gates or pod.gang) else None
+    return pod if pod.asks_for_devices and (pod.unschedulable or pod.gates or pod.gang) else None
 
 
 def _loan(body: Json) -> _Loan:
     return _Loan(resources.loan_spec(body), resources.loan_status(body))
 
 
-def _node(body: Json) -> _Node:
+def _node(body: Json) -> _Node | Shape:
+    """A shared node; of any other only where it is and what keeps pods off, as pods may have to be spread over it."""
     metadata, spec, status = body["metadata"], body.get("spec") or {}, body.get("status") or {}
+    labels = metadata.get("labels") or {}
+    taints = tuple({k: t.get(k) or "" for k in ("key", "value", "effect")} for t in spec.get("taints") or ())
+    if labels.get(names.SHARED) != "true":
+        return Shape(metadata["name"], labels, taints, 0)
     conditions = {c["type"]: c["status"] for c in status.get("conditions") or ()}
     allocatable: Mapping[str, str] = status.get("allocatable") or {}
     capacity: Mapping[str, str] = status.get("capacity") or {}
@@ -248,10 +256,18 @@ def _node(body: Json) -> _Node:
         gpus_allocatable=gpus,
         shape=Shape(
             name=metadata["name"],
-            labels=metadata.get("labels") or {},
-            taints=tuple({k: t.get(k) or "" for k in ("key", "value", "effect")} for t in spec.get("taints") or ()),
+            labels=labels,
+            taints=taints,
             gpus=max(gpus, whole(capacity.get(names.GPU_RESOURCE, "0"))),
             cpu_m=offered_cpu_m(allocatable.get("cpu", "0")),
             memory_mib=offered_mib(allocatable.get("memory", "0")),
+            others=_others(allocatable, capacity),
         ),
     )
+
+
+def _others(allocatable: Mapping[str, str], capacity: Mapping[str, str]) -> dict[str, int]:
+    """Further resources. A device plugin that is away, or behind, shows less allocatable than there is."""
+    devices = {name: whole(amount) for name, amount in capacity.items() if "/" in name}
+    rest = {name: whole(amount) for name, amount in allocatable.items() if name not in ("cpu", "memory", "pods")}
+    return {name: max(devices.get(name, 0), rest.get(name, 0)) for name in devices | rest}

@@ -122,12 +122,16 @@ class KubeNode:
 
 @dataclass(frozen=True, slots=True)
 class PendingPod:
-    """An unschedulable pod that asks for GPUs. `group` names its controller, for people and for grouping.
+    """An unschedulable pod that asks for GPUs or other devices of theirs.
+
+    `group` names its controller, for people and for grouping.
 
     `gang` names the set of pods that only start together (a Kueue Workload, JobSet, PodGroup or Ray placement group),
     empty for none; `gang_pods` is how many of them do not run yet, also those that do not exist. `cpu_m` (thousandths
     of a CPU) and `memory_mib` are requested. `helps` are the names of the shared nodes on which it could run if they
     were open and free, None: any. `obstacle` says why no shared node can ever run it; it is then named and not counted.
+    `share_ppm` is the largest share of a node that it takes of devices beside GPUs, in millionths, and `asks` tells
+    them in words. `per_node`: at most so many of its group may run on one node, 0 for any number.
     """
 
     namespace: str
@@ -145,6 +149,9 @@ class PendingPod:
     gang_pods: int = 0
     helps: frozenset[str] | None = None
     obstacle: str = ""
+    share_ppm: int = 0
+    per_node: int = 0
+    asks: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,6 +13,7 @@ from datetime import datetime
 from bridge.model.handoff import Handoff
 from bridge.model.kube import PendingPod, PodNote
 from bridge.model.ownership import Side
+from bridge.planning.serving import group_of
 from bridge.planning.snapshot import Plan
 
 COMING, WAITING = "NodeComing", "WaitingForNode"
@@ -39,17 +40,18 @@ def pod_notes(
     coming: dict[str, list[Handoff]] = {}
     for handoff in handoffs:
         if handoff.destination is Side.KUBERNETES and handoff.demand:
-            coming.setdefault(handoff.demand, []).append(handoff)
+            coming.setdefault(group_of(handoff.demand), []).append(handoff)
     whys = {**plan.paused, **{why.subject: why.reason for why in plan.whys}}
     for pod in pending:
         demand = pod.gang or pod.group
-        if demand in coming:
+        why = whys.get(demand, "") if pod.gang or not pod.obstacle else pod.obstacle
+        if demand in coming and (pod.gang or not pod.obstacle):
             names = ", ".join(sorted(handoff.node for handoff in coming[demand]))
             comes = "comes" if len(coming[demand]) == 1 else "come"
             text = f"{names} {comes} from Slurm for {demand}{_when(coming[demand], handover_s, now)}"
             yield PodNote(pod.namespace, pod.name, pod.uid, COMING, text), names
-        elif demand in whys and _long_enough(pod, now):
-            yield PodNote(pod.namespace, pod.name, pod.uid, WAITING, whys[demand]), re.sub(r"\d+", "#", whys[demand])
+        elif why and _long_enough(pod, now):
+            yield PodNote(pod.namespace, pod.name, pod.uid, WAITING, why), re.sub(r"\d+", "#", why)
 
 
 def _long_enough(pod: PendingPod, now: datetime) -> bool:

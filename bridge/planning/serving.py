@@ -6,6 +6,7 @@ are demanded. What has to start together (a gang) is one demand; a pod that no s
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -27,8 +28,10 @@ LOWEST_PRIORITY = -(2**31)
 RUNS_TO_AN_END = frozenset({"Job", "RayCluster", "PyTorchJob", "MPIJob", "TFJob", "JAXJob", "XGBoostJob", "Workflow"})
 """Controllers whose pods compute something: ending one loses what it did since its checkpoint, not a warm-up."""
 
-Size = tuple[int, int, int]
-"""GPUs, thousandths of a CPU, MiB of memory."""
+Size = tuple[int, int, int, int]
+"""GPUs, thousandths of a CPU, MiB of memory, and millionths of a node's other devices."""
+
+_WHOLE = 1_000_000
 
 _NO_LIMIT = 10**15
 
@@ -48,33 +51,40 @@ class Packing:
     node: Size
     _open: list[tuple[Size, int]] = field(default_factory=list)
 
-    def add(self, pods: Iterable[Size]) -> int:
-        """How many more nodes these pods open. A pod larger than the node is taken to fill one."""
+    def add(self, pods: Iterable[Size], per_node: int = 0) -> int:
+        """How many more nodes these pods open. A pod larger than the node is taken to fill one.
+
+        `per_node`: at most so many of one size go on one node, 0 for as many as fit.
+        """
         counted = Counter(self._clamped(pod) for pod in pods)
-        return sum(self._place(size, counted[size]) for size in sorted(counted, key=self._share, reverse=True))
+        in_order = sorted(counted, key=self._share, reverse=True)
+        return sum(self._place(size, counted[size], per_node or counted[size]) for size in in_order)
 
     def _clamped(self, pod: Size) -> Size:
+        """A pod that asks for no device at all counts as one GPU."""
+        gpus = pod[0] if pod[0] or pod[3] else 1
         return (
-            min(max(1, pod[0]), self.node[0]),
+            min(gpus, self.node[0]),
             min(pod[1], self.node[1]),
             min(pod[2], self.node[2]),
+            min(pod[3], self.node[3]),
         )
 
     def _share(self, size: Size) -> tuple[float, Size]:
         return max(asked / limit for asked, limit in zip(size, self.node, strict=True)), size
 
-    def _place(self, size: Size, count: int) -> int:
+    def _place(self, size: Size, count: int, most: int) -> int:
         entries, self._open = self._open, []
         for free, nodes in entries:
-            count = self._fill(free, nodes, size, count)
-        each = _times(self.node, size)
+            count = self._fill(free, nodes, size, count, most)
+        each = min(most, _times(self.node, size))
         opened = -(-count // each)
-        self._fill(self.node, opened, size, count)
+        self._fill(self.node, opened, size, count, most)
         return opened
 
-    def _fill(self, free: Size, nodes: int, size: Size, count: int) -> int:
-        """Put pods of `size` into `nodes` nodes with `free` each, as many as fit in the first, then the next."""
-        each = _times(free, size)
+    def _fill(self, free: Size, nodes: int, size: Size, count: int, most: int) -> int:
+        """Put pods of `size` into `nodes` nodes with `free` each, up to `most` in the first, then the next."""
+        each = min(most, _times(free, size))
         full = min(nodes, count // each) if each else 0
         self._keep(_less(free, size, each), full)
         count, nodes = count - full * each, nodes - full
@@ -85,7 +95,7 @@ class Packing:
         return count
 
     def _keep(self, free: Size, nodes: int) -> None:
-        if nodes == 0 or free[0] == 0:
+        if nodes == 0 or free[0] == 0 or free[3] == 0:
             return
         if self._open and self._open[-1][0] == free:
             nodes += self._open.pop()[1]
@@ -97,7 +107,8 @@ def _times(free: Size, size: Size) -> int:
 
 
 def _less(free: Size, size: Size, times: int) -> Size:
-    return (free[0] - times * size[0], free[1] - times * size[1], free[2] - times * size[2])
+    taken = [room - times * asked for room, asked in zip(free, size, strict=True)]
+    return (taken[0], taken[1], taken[2], taken[3])
 
 
 # --- demand ---
@@ -134,6 +145,14 @@ def kube_queue(
     return Queue((*listed, *impossible), sum(len(waiting.pods) for waiting in possible))
 
 
+def group_of(key: str) -> str:
+    """The group or gang of a demand's key, without the number that tells parts of a group apart."""
+    return _PART.sub("", key)
+
+
+_PART = re.compile(r" \(\d+\)$")
+
+
 @dataclass(frozen=True, slots=True)
 class _Waiting:
     """Pods that make one demand. `helps` are Kubernetes' names of the pool's nodes that help; None: all of them."""
@@ -151,17 +170,20 @@ class _Waiting:
     def order(self) -> tuple[int, datetime, str]:
         return (-self.priority, self.since, self.key)
 
-    def sizes(self) -> Iterator[Size]:
-        """Of all pods, those that do not exist yet like the largest."""
-        sizes = [_size(pod) for pod in self.pods]
-        yield from sizes
-        missing = max((pod.gang_pods for pod in self.pods), default=0) - len(self.pods) if self.gang else 0
-        for _ in range(missing):
-            yield max(sizes)
+    def pack(self, packing: Packing) -> int:
+        """How many more nodes its pods open; those that do not exist yet are like the largest."""
+        parts: dict[int, list[Size]] = {}
+        for pod in self.pods:
+            parts.setdefault(pod.per_node, []).append(_size(pod))
+        missing = max(pod.gang_pods for pod in self.pods) - len(self.pods) if self.gang else 0
+        if missing > 0:
+            largest = max(self.pods, key=_size)
+            parts[largest.per_node] += [_size(largest)] * missing
+        return sum(packing.add(sizes, per_node) for per_node, sizes in sorted(parts.items(), reverse=True))
 
 
 def _size(pod: PendingPod) -> Size:
-    return (pod.gpus, pod.cpu_m, pod.memory_mib)
+    return (pod.gpus, pod.cpu_m, pod.memory_mib, pod.share_ppm)
 
 
 class _Reading:
@@ -183,6 +205,7 @@ class _Reading:
             pool.gpus,
             _smallest(node.cpu_allocatable_m for node in self._nodes.values()),
             _smallest(node.memory_allocatable_mib for node in self._nodes.values()),
+            _WHOLE,
         )
 
     def split(self) -> tuple[list[_Waiting], list[Demand]]:
@@ -213,7 +236,7 @@ class _Reading:
         for one in waiting:
             alike = (self._team(one.pods), self._rank(one.pods), one.helps)
             packing = Packing(self._node_size) if one.gang else packings.setdefault(alike, Packing(self._node_size))
-            nodes = packing.add(one.sizes())
+            nodes = one.pack(packing)
             if nodes:
                 yield self._demand(one, nodes)
 
@@ -254,7 +277,11 @@ class _Reading:
         return ""
 
     def _concerns(self, pod: PendingPod) -> bool:
-        return pod.gpus > 0 and not pod.obstacle and (pod.helps is None or self._helps(pod) != frozenset())
+        return (
+            (pod.gpus > 0 or pod.share_ppm > 0)
+            and not pod.obstacle
+            and (pod.helps is None or self._helps(pod) != frozenset())
+        )
 
     def _helps(self, pod: PendingPod) -> frozenset[str] | None:
         if pod.helps is None:
@@ -295,7 +322,7 @@ class _Reading:
             return f"a pod of the gang {why}" if why else ""
         if concerned < len(pods):
             return f"{len(pods) - concerned} of its {len(pods)} pods cannot run in pool {self._pool.name}"
-        nodes = Packing(self._node_size).add(self._gang("", pods).sizes())
+        nodes = self._gang("", pods).pack(Packing(self._node_size))
         if nodes > len(self._names):
             return f"needs {nodes} nodes, and pool {self._pool.name} has {len(self._names)}"
         return ""

@@ -17,6 +17,7 @@ from bridge.kube.budgets import Budget, Budgets, read_budget
 from bridge.kube.connection import Json
 from bridge.kube.fit import Fleet, Shape
 from bridge.kube.load import pending, running
+from bridge.kube.neighbours import Neighbours
 from bridge.kube.pods import Pod, keeps_busy, read_pod
 from bridge.model.kube import PendingPod, RunningPod
 
@@ -67,7 +68,7 @@ def _observe(
 ) -> tuple[tuple[PendingPod, ...], list[RunningPod]]:
     indexed = Budgets(budgets)
     return (
-        pending(pods, Fleet(shapes)),
+        pending(pods, Fleet(shapes), Neighbours(pods, shapes)),
         [running(pod, indexed) for pod in pods if pod.node and keeps_busy(pod, ())],
     )
 

@@ -261,6 +261,24 @@ def test_a_recall_says_since_when_and_by_whom_and_keeps_no_lent_node() -> None:
     assert next(link for link in fleet.told("pod", "web/chat-1").chain if link.holds).text == told
 
 
+def test_a_pod_that_no_node_helps_is_explained_beside_one_of_its_group_that_is_helped() -> None:
+    why = "keeps away from pods app=bank by zone, and one is in each of the shared nodes that fit"
+    large = pod("chat-2", gpus=0, obstacle=why, helps=frozenset(), asks="2 of nvidia.com/mig-1g.10gb")
+    fleet = Fleet("SS", pods=(pod(), large))
+    chain = fleet.told("pod", "web/chat-2").chain
+    assert chain[0].text.startswith("2 of nvidia.com/mig-1g.10gb asked; Kubernetes")
+    assert why in first(chain).text
+    assert why not in str(fleet.told("pod", "web/chat-1"))
+
+
+def test_of_a_group_in_two_parts_each_pod_is_explained_by_its_own() -> None:
+    parts = [pod(f"chat-{i}", helps=frozenset({f"n{i}.k"})) for i in (1, 2)]
+    fleet = Fleet("SK", pods=tuple(parts))
+    assert [demand.key for demand in fleet.snapshot().demands] == ["Deployment web/chat", "Deployment web/chat (2)"]
+    assert "needs no move" not in fleet.told("pod", "web/chat-1").verdict, "n1 is still Slurm's"
+    assert fleet.told("pod", "web/chat-2").verdict.startswith("pod web/chat-2 needs no move: kubernetes has 1")
+
+
 def test_a_tripped_breaker_says_since_when_and_its_numbers() -> None:
     tripped = Pause(Scope(Reach.POOL, "h100"), "11 leases ended badly", "breaker", NOW, PauseKind.BREAKER)
     fleet = Fleet("SS", pods=(pod(),), snapshot_fields={"pauses": (tripped,)})

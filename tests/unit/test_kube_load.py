@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from bridge.kube.budgets import Budgets, read_budget
-from bridge.kube.fit import Fleet, Shape
+from bridge.kube.fit import Fleet, Shape, Verdict
 from bridge.kube.gangs import Gang, gang_of
 from bridge.kube.load import pending, running
 from bridge.kube.names import DO_NOT_DISRUPT, EVICT, GPU_RESOURCE, IDLE
+from bridge.kube.neighbours import Neighbours
 from bridge.kube.pods import Pod, read_pod
 from bridge.model.kube import PendingPod, RunningPod
 
-FLEET = Fleet([Shape(f"gpu-{i}", {"rank": str(i)}, (), 8, cpu_m=64_000, memory_mib=512 * 1024) for i in (1, 2)])
+SHAPES = [Shape(f"gpu-{i}", {"rank": str(i)}, (), 8, cpu_m=64_000, memory_mib=512 * 1024) for i in (1, 2)]
+FLEET = Fleet(SHAPES)
 TRIED = [{"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "no room"}]
 GATED = [{"type": "PodScheduled", "status": "False", "reason": "SchedulingGated"}]
 ADMISSION = [{"name": "kueue.x-k8s.io/admission"}]
@@ -51,7 +54,7 @@ def pod(
 
 
 def waiting(*pods: Pod) -> list[PendingPod]:
-    return list(pending(pods, FLEET))
+    return list(pending(pods, FLEET, Neighbours(pods, SHAPES)))
 
 
 # --- gangs ---
@@ -171,8 +174,8 @@ def test_which_nodes_help(asked: dict[str, Any], helps: set[str] | None, obstacl
 def test_taints_that_are_not_tolerated_are_named() -> None:
     repair = {"key": "repair", "value": "", "effect": "NoSchedule"}
     fleet = Fleet([Shape("gpu-1", {}, (repair,), 8)])
-    assert fleet.judge(pod(tried=True)) == (frozenset(), "does not tolerate taint repair of the shared nodes")
-    assert Fleet([]).judge(pod(tried=True)) == (frozenset(), "there is no shared node")
+    assert fleet.judge(pod(tried=True)) == Verdict(frozenset(), "does not tolerate taint repair of the shared nodes")
+    assert Fleet([]).judge(pod(tried=True)) == Verdict(frozenset(), "there is no shared node")
 
 
 def test_a_volume_that_is_not_bound_is_not_cured_by_nodes() -> None:
@@ -184,6 +187,59 @@ def test_a_volume_that_is_not_bound_is_not_cured_by_nodes() -> None:
     }
     (one,) = waiting(read_pod(body))
     assert one.obstacle == "waits for a volume claim: more nodes do not bind it"
+
+
+MIG = "nvidia.com/mig-1g.10gb"
+
+
+def asking(**limits: str) -> dict[str, Any]:
+    return {"containers": [{"name": "c", "resources": {"limits": limits}}]}
+
+
+@pytest.mark.parametrize(
+    ("limits", "helps", "share_ppm", "asks", "obstacle"),
+    [
+        pytest.param({GPU_RESOURCE: "1"}, None, 0, "", "", id="GPUs alone"),
+        pytest.param({MIG: "2"}, {"gpu-1"}, 142_857, f"2 of {MIG}", "", id="2 of 14 slices"),
+        pytest.param({MIG: "15"}, set(), 0, f"15 of {MIG}", f"asks for 15 of {MIG}, a node has 14", id="too many"),
+        pytest.param({GPU_RESOURCE: "1", MIG: "7"}, {"gpu-1"}, 500_000, f"1 GPUs and 7 of {MIG}", "", id="both"),
+        pytest.param({GPU_RESOURCE: "1", "rdma/hca": "1"}, {"gpu-2"}, 0, "", "", id="a NIC"),
+        pytest.param({GPU_RESOURCE: "1", "ephemeral-storage": "2Gi"}, {"gpu-2"}, 0, "", "", id="disk"),
+        pytest.param(
+            {GPU_RESOURCE: "1", "hugepages-2Mi": "4Mi"},
+            set(),
+            0,
+            "",
+            "asks for 4194304 of hugepages-2Mi, a node has 0",
+            id="huge pages",
+        ),
+    ],
+)
+def test_further_resources(
+    limits: dict[str, str], helps: set[str] | None, share_ppm: int, asks: str, obstacle: str
+) -> None:
+    """gpu-1 has 14 slices and a disk of 1 GiB, gpu-2 a NIC and says nothing of its disk."""
+    shapes = [Shape("gpu-1", {}, (), 8, others={MIG: 14, "ephemeral-storage": 2**30})]
+    shapes.append(Shape("gpu-2", {}, (), 8, others={"rdma/hca": 1}))
+    one = pod(tried=True, **asking(**limits))
+    (found,) = pending([one], Fleet(shapes), Neighbours([one], shapes))
+    assert (found.helps, found.share_ppm, found.asks, found.obstacle) == (helps, share_ppm, asks, obstacle)
+
+
+@pytest.mark.parametrize("limits", [{"cpu": "4"}, {"rdma/hca": "1"}, {"devices.kubevirt.io/kvm": "1"}])
+def test_pods_that_ask_for_no_gpu_are_no_demand_for_gpu_nodes(limits: dict[str, str]) -> None:
+    assert waiting(pod(tried=True, **asking(**limits))) == []
+
+
+def nominated(one: Pod) -> Pod:
+    return replace(one, nominated="gpu-1")
+
+
+def test_a_pod_that_preempts_others_has_its_place() -> None:
+    (found,) = waiting(nominated(pod(tried=True)))
+    assert found.obstacle == "gets the room of pods that are preempted for it on gpu-1"
+    (member, _) = waiting(nominated(pod("a", labels=JOBSET, tried=True)), pod("b", labels=JOBSET, tried=True))
+    assert member.obstacle == "", "its gang still needs the rest"
 
 
 @pytest.mark.parametrize(

@@ -19,6 +19,7 @@ from tests.unit.kube_api import END, FakeApi, eventually
 
 LISTS = (names.LOANS, names.INSPECTIONS, names.NODES, names.PODS, names.NAMESPACES, names.BUDGETS)
 LEASE = names.lease_path(names.NAMESPACE, names.CONTROLLER_LEASE)
+LABELS = {"pool": "a100", names.SHARED: "true"}
 START = datetime(2026, 5, 4, 12, tzinfo=UTC)
 
 
@@ -37,7 +38,7 @@ class Clock:
 def node_body(name: str, *, gpus: int = 8, ready: str = "True", **spec: Any) -> Json:
     amounts = {names.GPU_RESOURCE: str(gpus)}
     return {
-        "metadata": {"name": name, "uid": f"uid-{name}", "resourceVersion": "1", "labels": {"pool": "a100"}},
+        "metadata": {"name": name, "uid": f"uid-{name}", "resourceVersion": "1", "labels": LABELS},
         "spec": spec,
         "status": {
             "conditions": [{"type": "Ready", "status": ready}],
@@ -188,7 +189,7 @@ def test_a_node_shows_its_labels_and_what_it_offers(setup: Setup) -> None:
     node = setup.api.objects[names.NODES][0]
     node["status"]["allocatable"] |= {"cpu": "63500m", "memory": "527849472Ki"}
     first = setup.observe().nodes["gpu-1"]
-    assert (first.labels, first.cpu_allocatable_m) == ({"pool": "a100"}, 63_500)
+    assert (first.labels, first.cpu_allocatable_m) == (LABELS, 63_500)
     assert first.memory_allocatable_mib == 515_478  # 527,849,472 / 1,024 = 515,478
 
 

@@ -76,6 +76,21 @@ def test_a_pod_for_which_none_comes_is_told_why() -> None:
     assert told(CHAT, plan=plan) == [(WAITING, "slurm keeps its floor of 2 nodes")]
 
 
+def test_a_pod_that_no_node_helps_is_told_why_though_others_of_its_group_are_helped() -> None:
+    why = "asks for 9 GPUs, a node has 8"
+    large = replace(CHAT, name="chat-2", uid="u2", gpus=9, obstacle=why)
+    assert told(CHAT, large, handoffs=(COMES,)) == [
+        (COMING, "gpu-3 comes from Slurm for Deployment default/chat"),
+        (WAITING, why),
+    ]
+
+
+def test_a_part_of_a_group_is_told_of_its_nodes() -> None:
+    """Pods that are spread over two zones are two demands."""
+    part = replace(COMES, demand="Deployment default/chat (2)")
+    assert told(CHAT, handoffs=(part,)) == [(COMING, "gpu-3 comes from Slurm for Deployment default/chat")]
+
+
 def test_a_pod_that_has_hardly_waited_is_not_told_why() -> None:
     plan = Plan(whys=(Why("Deployment default/chat", "waits for 0 s, counted from 1 s on"),))
     assert told(replace(CHAT, pending_since=after(1 - WAITED_S + 0.1)), plan=plan) == []

@@ -39,7 +39,7 @@ GB = 1024
     [([], 0), ([8], 1), ([8, 8], 2), ([4, 4], 1), ([4, 4, 1], 2), ([6, 5, 3, 2], 2), ([1] * 9, 2), ([5, 5, 5], 3)],
 )
 def test_pods_are_packed_into_whole_nodes_by_gpus(pods: list[int], nodes: int) -> None:
-    assert Packing((8, 1, 1)).add((gpus, 0, 0) for gpus in pods) == nodes
+    assert Packing((8, 1, 1, 1)).add((gpus, 0, 0, 0) for gpus in pods) == nodes
 
 
 @pytest.mark.parametrize(
@@ -54,16 +54,42 @@ def test_pods_are_packed_into_whole_nodes_by_gpus(pods: list[int], nodes: int) -
     ],
 )
 def test_pods_are_packed_by_gpus_cpu_and_memory_together(pods: list[tuple[int, int, int]], nodes: int) -> None:
-    assert Packing((8, 64_000, 512 * GB)).add(pods) == nodes
+    assert Packing((8, 64_000, 512 * GB, 1)).add((*pod, 0) for pod in pods) == nodes
 
 
 def test_what_comes_later_goes_into_the_room_that_is_left() -> None:
-    packing = Packing((8, 64_000, 512 * GB))
-    assert [packing.add([(5, 0, 0)]), packing.add([(3, 0, 0)]), packing.add([(1, 0, 0)])] == [1, 0, 1]
+    packing = Packing((8, 64_000, 512 * GB, 1))
+    assert [packing.add([(5, 0, 0, 0)]), packing.add([(3, 0, 0, 0)]), packing.add([(1, 0, 0, 0)])] == [1, 0, 1]
 
 
 def test_many_equal_pods_are_packed_as_one() -> None:
-    assert Packing((8, 1, 1)).add([(3, 0, 0)] * 1_000_001) == 500_001
+    assert Packing((8, 1, 1, 1)).add([(3, 0, 0, 0)] * 1_000_001) == 500_001
+
+
+@pytest.mark.parametrize(
+    ("pods", "per_node", "nodes"),
+    [
+        pytest.param([(1, 0, 0, 0)] * 4, 0, 1, id="any number on a node"),
+        pytest.param([(1, 0, 0, 0)] * 4, 1, 4, id="one on a node"),
+        pytest.param([(1, 0, 0, 0)] * 5, 2, 3, id="two on a node"),
+        pytest.param([(5, 0, 0, 0)] * 2, 2, 2, id="room for one alone"),
+        pytest.param([(0, 0, 0, 142_857)] * 8, 0, 2, id="seven slices of a node, eight wanted"),
+        pytest.param([(0, 0, 0, 500_000), (4, 0, 0, 0)], 0, 1, id="slices and GPUs"),
+    ],
+)
+def test_what_may_not_share_a_node_opens_another(
+    pods: list[tuple[int, int, int, int]], per_node: int, nodes: int
+) -> None:
+    assert Packing((8, 1, 1, 1_000_000)).add(pods, per_node) == nodes
+
+
+def test_the_room_beside_one_a_node_is_for_others() -> None:
+    packing = Packing((8, 1, 1, 1))
+    assert [packing.add([(2, 0, 0, 0)] * 3, 1), packing.add([(6, 0, 0, 0)] * 3), packing.add([(1, 0, 0, 0)])] == [
+        3,
+        0,
+        1,
+    ]
 
 
 def first_fit(sizes: list[int]) -> int:
@@ -79,7 +105,7 @@ def first_fit(sizes: list[int]) -> int:
 
 @given(st.lists(st.integers(1, 8), max_size=40))
 def test_counting_equal_nodes_changes_nothing_about_first_fit(sizes: list[int]) -> None:
-    nodes = Packing((8, 1, 1)).add((size, 0, 0) for size in sizes)
+    nodes = Packing((8, 1, 1, 1)).add((size, 0, 0, 0) for size in sizes)
     assert nodes == first_fit(sizes)
     assert ceil(sum(sizes) / 8) <= nodes <= ceil(11 / 9 * ceil(sum(sizes) / 4)) + 1
 
@@ -248,6 +274,21 @@ def test_a_gang_is_one_demand(pods: list[PendingPod], expected: list[tuple[str, 
     found = queue(*pods)
     assert sorted(brief(found)) == sorted(expected)
     assert all(demand.whole for demand in found if demand.key == "JobSet chat/train")
+
+
+def test_pods_that_must_be_on_nodes_of_their_own() -> None:
+    alone = replace(POD, gpus=1, per_node=1)
+    assert brief(queue(*[alone] * 3)) == [("Deployment chat/api", 3)]
+    gang = [replace(MEMBER, gpus=1, gang_pods=3, per_node=1), replace(MEMBER, gpus=1, gang_pods=3)]
+    assert brief(queue(*gang)) == [("JobSet chat/train", 2)], "1 + 1 missing apart, the third beside one of them"
+
+
+def test_slices_of_a_gpu_are_demand_too() -> None:
+    """Two of seven on a node: three such pods and no more fit one."""
+    slices = replace(POD, gpus=0, share_ppm=285_714, asks="2 of nvidia.com/mig-1g.10gb")
+    (found,) = queue(*[slices] * 4)
+    assert (found.nodes, found.gpus_per_node) == (2, 0)
+    assert brief(queue(replace(slices, share_ppm=0))) == [], "asks for nothing that a shared node is for"
 
 
 @pytest.mark.parametrize(

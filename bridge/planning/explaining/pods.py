@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from dataclasses import replace
 
 from bridge.model.demand import Demand
@@ -15,7 +16,7 @@ from bridge.planning.explaining.scene import Scene
 from bridge.planning.explaining.verdict import verdict
 from bridge.planning.explaining.waiting import Waiting
 from bridge.planning.explaining.when import estimate
-from bridge.planning.serving import kube_queue
+from bridge.planning.serving import group_of, kube_queue
 
 
 def explain_pod(scene: Scene, name: str) -> Explanation | None:
@@ -40,7 +41,8 @@ def explain_pod(scene: Scene, name: str) -> Explanation | None:
 def _demand(scene: Scene, seen: KubeObservation, pod: PendingPod) -> tuple[Demand, PoolPolicy] | None:
     """What the planner makes of the pod's gang or group, and the pool that it is for; None: no pool has a node for it.
 
-    A group that needs no node of its own beside those in front of it is taken alone, as if it were the only one.
+    Of a group only the pods that the same nodes help, or none for the same reason. One that needs no node of its own
+    beside those in front of it is taken alone, as if it were the only one.
     """
     alike = tuple(each for each in seen.pending if _together(pod) == _together(each))
     alone = replace(seen, pending=alike, serving_pools=())
@@ -48,18 +50,28 @@ def _demand(scene: Scene, seen: KubeObservation, pod: PendingPod) -> tuple[Deman
         names = {p.record.node.kube_name: p.name for p in scene.snapshot.of_pool(pool.name)}
         made = kube_queue(pool, scene.policy, alone, names, scene.now).demands
         if made:
-            listed = (d for d in scene.snapshot.demands if (d.pool, d.key) == (pool.name, made[0].key))
+            listed = (demand for demand in scene.snapshot.demands if _same(demand, made[0]))
             return next(listed, made[0]), pool
     return None
 
 
-def _together(pod: PendingPod) -> str:
-    return pod.gang or pod.group
+def _together(pod: PendingPod) -> Hashable:
+    return pod.gang or (pod.group, pod.helps, pod.obstacle)
+
+
+def _same(listed: Demand, made: Demand) -> bool:
+    """A part of a group is numbered in a longer list."""
+    return (listed.pool, group_of(listed.key), listed.features, listed.impossible) == (
+        made.pool,
+        made.key,
+        made.features,
+        made.impossible,
+    )
 
 
 def _said(pod: PendingPod) -> Link:
     said = pod.message or "it has not said anything yet"
-    text = f"{pod.gpus} GPUs asked; Kubernetes' scheduler says: {said}"
+    text = f"{pod.asks or f'{pod.gpus} GPUs'} asked; Kubernetes' scheduler says: {said}"
     command = f"kubectl -n {pod.namespace} describe pod {pod.name}"
     return Link(LIMITS, False, text, {"gpus": pod.gpus, "cpu_m": pod.cpu_m, "memory_mib": pod.memory_mib}, command)
 
