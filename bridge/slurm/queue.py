@@ -5,10 +5,10 @@ A job is 8 kB of JSON and takes slurmrestd a millisecond; a hundred thousand are
 did not change is not even looked at: a pass over a long queue costs what happened since the last one.
 
 Jobs that may hold a node are always complete and as fresh as their state: those that are neither plainly pending nor
-plainly running are read anew every time. What the user of a running job changes under way (its comment, whether it may
-be requeued) is read anew too, now and then: it may be a minute old, or older where many run. A pending job may be
-missing until its turn comes, and what it waits for may be `PENDING_MAX_AGE_S` old: it holds no node, so that only
-delays demand.
+plainly running are read anew every time, and all that runs is after a restart of slurmctld. What the user of a running
+job changes under way (its comment, whether it may be requeued) is read anew too, now and then: it may be a minute old,
+or older where many run. A pending job may be missing until its turn comes, and what it waits for may be
+`PENDING_MAX_AGE_S` old: it holds no node, so that only delays demand.
 """
 
 from __future__ import annotations
@@ -77,6 +77,10 @@ class JobQueue:
             return self._whole()
         self._catch_up()
         return tuple(job for known in self._known.values() for job in known.jobs)
+
+    def doubt(self) -> None:
+        """Read all that runs anew in the next `read`: the same state may be another run of the job, on other nodes."""
+        self._busy |= self._settled
 
     def _whole(self) -> tuple[SlurmJob, ...]:
         return reading.decode_jobs(self._client.body("jobs/"))

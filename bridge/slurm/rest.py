@@ -25,6 +25,8 @@ from bridge.slurm.telling import JobCalls
 from bridge.slurm.token import TokenFile
 
 _MANY_NODES_SINCE = 42
+_RESTART_S = 2
+"""slurmctld tells its age in whole seconds: as much later it must have begun than before to have begun anew."""
 
 
 def _utc_now() -> datetime:
@@ -44,6 +46,8 @@ class SlurmRestDriver:
     ) -> None:
         token = TokenFile(settings.slurm_token_file, now)
         self._now = now
+        self._monotonic_s = monotonic_s
+        self._controller_began_s: float | None = None
         self._client = RestClient(
             settings.slurm_url, token, settings.slurm_timeout_s, transport=transport, monotonic_s=monotonic_s
         )
@@ -66,7 +70,9 @@ class SlurmRestDriver:
         nodes = self._nodes()
         latched = held(self._reservations())
         jobs = self._queue.read()
-        return SlurmObservation(read_at, nodes, jobs, latched, self._controller_up_s())
+        up_s = self._controller_up_s()
+        self._notice_restart(up_s)
+        return SlurmObservation(read_at, nodes, jobs, latched, up_s)
 
     def _nodes(self) -> dict[str, SlurmNode]:
         return reading.nodes(self._client.read("nodes/"))
@@ -79,6 +85,15 @@ class SlurmRestDriver:
             return reading.uptime_s(self._client.read("diag/"))
         except NotThere:
             return None
+
+    def _notice_restart(self, up_s: float | None) -> None:
+        """A slurmctld that crashed goes back to what it had saved, and starts jobs anew, elsewhere."""
+        if up_s is None:
+            return
+        began_s, before_s = self._monotonic_s() - up_s, self._controller_began_s
+        if before_s is not None and began_s > before_s + _RESTART_S:
+            self._queue.doubt()
+        self._controller_began_s = began_s
 
     # --- the first latch: DRAIN ---
 

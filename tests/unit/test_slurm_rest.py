@@ -44,13 +44,17 @@ def job(id: int, state: str = "PENDING", **fields: Any) -> dict[str, Any]:
 
 @dataclass
 class Slurmrestd:
-    """A slurmrestd in memory. `faults` replace the answer of a path; `calls`, `writes` and `signals` reached it."""
+    """A slurmrestd in memory. `faults` replace the answer of a path; `calls`, `writes` and `signals` reached it.
+
+    `uptime_s` is slurmctld's age when the clock was at 0.
+    """
 
     version: int = 42
     nodes: list[dict[str, Any]] = field(default_factory=lambda: [node("gpu-1"), node("gpu-2"), node("gpu-3")])
     reservations: list[dict[str, Any]] = field(default_factory=list)
     jobs: list[dict[str, Any]] = field(default_factory=list)
     uptime_s: int = 3600
+    clock_s: list[float] = field(default_factory=lambda: [0.0])
     faults: dict[str, Callable[[httpx.Request], httpx.Response]] = field(default_factory=dict)
     calls: list[str] = field(default_factory=list)
     writes: list[tuple[str, Any]] = field(default_factory=list)
@@ -80,7 +84,8 @@ class Slurmrestd:
         if path.startswith("job/"):
             return self.answer(jobs=[found for found in self.jobs if found["job_id"] == int(path[4:])])
         if path == "diag/":
-            return self.answer(statistics={"req_time": 5_000_000, "req_time_start": 5_000_000 - self.uptime_s})
+            began_s = 5_000_000 - self.uptime_s
+            return self.answer(statistics={"req_time": 5_000_000 + int(self.clock_s[0]), "req_time_start": began_s})
         kind = path.rstrip("/")
         return self.answer(**{kind: getattr(self, kind)})
 
@@ -132,8 +137,8 @@ def bench(tmp_path: Path) -> Iterator[Bench]:
     token_file.write_text(TOKEN + "\n")
     program = tmp_path / "scontrol.py"
     program.write_text(SCONTROL)
-    server = Slurmrestd()
     clock_s = [0.0]
+    server = Slurmrestd(clock_s=clock_s)
     settings = SlurmSettings(
         slurm_url="http://slurmrestd:6820",
         slurm_token_file=token_file,
@@ -792,6 +797,24 @@ def test_a_job_in_any_odd_state_is_read_every_time(long_queue: Bench, state: str
     seen = {job.id: job for job in long_queue.driver.observe().jobs}
     assert detail_reads(long_queue) == [2]
     assert (seen[2].state, seen[2].nodes) == (state, ("gpu-8",))
+
+
+@pytest.mark.parametrize(("before_s", "passed_s", "up_s"), [(3600, 1, 0), (5, 50, 40)], ids=["at once", "unseen"])
+def test_after_a_restart_of_slurmctld_all_that_runs_is_read_anew(
+    long_queue: Bench, before_s: int, passed_s: int, up_s: int
+) -> None:
+    """It lost the last seconds before a crash, and has started the job again, on another node."""
+    long_queue.server.uptime_s = before_s
+    settle(long_queue)
+    long_queue.clock_s[0] += passed_s
+    long_queue.server.uptime_s = up_s - passed_s
+    long_queue.server.jobs[1].update(nodes="gpu-8")
+    long_queue.driver.observe()  # slurmctld is not believed yet
+    seen = {job.id: job for job in long_queue.driver.observe().jobs}
+    assert seen[2].nodes == ("gpu-8",)
+    long_queue.server.calls.clear()
+    long_queue.driver.observe()
+    assert not {1, 2, 3}.intersection(detail_reads(long_queue)), "once"
 
 
 def test_a_requeued_job_no_longer_holds_its_nodes(long_queue: Bench) -> None:
