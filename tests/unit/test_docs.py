@@ -28,6 +28,7 @@ PAGES = (
     "docs/modes.md",
     "docs/kubernetes-admins.md",
     "docs/training-users.md",
+    "docs/slurm-admins.md",
     "docs/slurm-drivers.md",
 )
 
@@ -110,6 +111,8 @@ def test_every_setting_exists() -> None:
         if isinstance(kind, type) and issubclass(kind, BaseSettings)
         for field in kind.model_fields
     }
+    for plugin in (path for path in (ROOT / "slurm_plugins").iterdir() if path.is_file()):
+        known.update(re.findall(r"\bBRIDGE_[A-Z_]+", plugin.read_text("utf-8")))
     named = {(page, name) for page in PAGES for name in re.findall(r"\bBRIDGE_[A-Z][A-Z_]*[A-Z]\b", text_of(page))}
     assert {name for _, name in named} >= {"BRIDGE_URL", "BRIDGE_TOKEN_FILE"}
     assert {(page, name) for page, name in named if name not in known} == set()
