@@ -1,7 +1,7 @@
 """Whether a waiting pod could run on a shared node if it were open and free: selectors, affinity, taints, size. Pure.
 
 Deliberately less than the scheduler: it answers "could lending a node ever help?", so that no node is borrowed for a
-pod that no lent node can run (K16). What other pods forbid is judged in `neighbours`, resource claims in `devices`.
+pod that no lent node can run (K16). What other pods forbid is judged in `neighbours`.
 """
 
 from __future__ import annotations
@@ -111,10 +111,7 @@ def selected(pod: Pod, shape: Shape) -> bool:
 
 def tolerates_all(pod: Pod, shape: Shape, *, ours: bool = True) -> bool:
     """Whether the pod tolerates what taints the node for good; with `ours`, our own taint counts as tolerated."""
-    return all(
-        (_passes(taint) and (ours or taint["key"] != TAINT)) or any(_tolerates(t, taint) for t in pod.tolerations)
-        for taint in shape.taints
-    )
+    return all(_tolerated(taint, pod, ours=ours) for taint in shape.taints)
 
 
 def _offers(offered: int, asked: int) -> bool:
@@ -155,10 +152,7 @@ def _obstacle(pod: Pod, shapes: Sequence[Shape]) -> str:
             return f"no shared node has label {key}={value}"
     if not any(_affinity(pod.affinity or {}, shape) for shape in shapes):
         return "no shared node matches its node affinity"
-    hostile = [
-        next((t for t in shape.taints if not _passes(t) and not any(_tolerates(o, t) for o in pod.tolerations)), None)
-        for shape in shapes
-    ]
+    hostile = [next((t for t in shape.taints if not _tolerated(t, pod)), None) for shape in shapes]
     if all(hostile):
         keys = sorted({str(taint["key"]) for taint in hostile if taint})
         return f"does not tolerate taint {', '.join(keys[:3])} of the shared nodes"
@@ -182,9 +176,11 @@ def _term(term: Json, shape: Shape) -> bool:
     )
 
 
-def _passes(taint: Json) -> bool:
-    """Taints that say nothing of what the pod may have: ours, of a node that is down, and mere preferences."""
-    return taint["key"] == TAINT or taint["key"] in _COMES_AND_GOES or taint["effect"] == "PreferNoSchedule"
+def _tolerated(taint: Json, pod: Pod, *, ours: bool = True) -> bool:
+    """So is, whatever the pod says, our own taint if `ours`, that of a node that is down, and a mere preference."""
+    for_now = taint["key"] in _COMES_AND_GOES or taint["effect"] == "PreferNoSchedule"
+    passes = ours if taint["key"] == TAINT else for_now
+    return passes or any(_tolerates(toleration, taint) for toleration in pod.tolerations)
 
 
 def _tolerates(toleration: Json, taint: Json) -> bool:

@@ -160,17 +160,18 @@ class _Class:
         self._spreads: list[_Domains] = []
         for spread in near.spread:
             self._add_spread(spread)
-        if any(term.key == HOSTNAME and term.covers(pod.namespace, pod.labels) for term in near.apart):
+        from_each_other = [term.key for term in near.apart if term.covers(pod.namespace, pod.labels)]
+        self._one_each = [key for key in from_each_other if key != HOSTNAME]
+        if HOSTNAME in from_each_other:
             self._limit(1)
 
     def _add_spread(self, spread: Spread) -> None:
         pod = self._pod
         term = _term_of(spread, pod)
         keys = [one.key for one in self._near.spread]
-        nodes = {shape.name: 0 for shape in self._among.eligible(pod, spread, keys)}
         counts = self._among.counts(term, terminating=False)
-        count = Counter[str]()
-        count.update(self._among.by_domain({name: counts[name] for name in nodes}, spread.key))
+        eligible = {shape.name: counts[shape.name] for shape in self._among.eligible(pod, spread, keys)}
+        count = self._among.by_domain(eligible, spread.key)
         domains = _Domains(spread, count, int(term.covers(pod.namespace, pod.labels)))
         if spread.key != HOSTNAME:
             self._spreads.append(domains)
@@ -248,7 +249,7 @@ class _Class:
 
     def _room_for(self, count: int) -> list[_Cell]:
         """Cells that would take all `count` pods each, if every cell that may take one would; else none."""
-        if self._apart_from_each_other and count > 1:
+        if self._one_each and count > 1:
             return []
         cells: list[_Cell] = []
         fewest = [domains.fewest() for domains in self._spreads]
@@ -262,11 +263,6 @@ class _Class:
             elif min(rooms) > 0:
                 return []
         return cells
-
-    @property
-    def _apart_from_each_other(self) -> bool:
-        pod = self._pod
-        return any(term.key != HOSTNAME and term.covers(pod.namespace, pod.labels) for term in self._near.apart)
 
     def _next(self) -> tuple[_Cell | None, str]:
         """Where the next pod goes: of the cells that may take it the one with the fewest; why into none, or empty."""
@@ -299,10 +295,8 @@ class _Class:
         """The pod that is placed counts for the next."""
         for domains in self._spreads:
             domains.count[str(self._value(cell, domains.spread.key))] += domains.own
-        pod = self._pod
-        for term in self._near.apart:
-            if term.key != HOSTNAME and term.covers(pod.namespace, pod.labels):
-                value = self._value(cell, term.key)
-                gone = [other for other in self._cells if self._value(other, term.key) == value and value is not None]
-                for other in gone:
-                    del self._cells[other]
+        for key in self._one_each:
+            value = self._value(cell, key)
+            gone = [other for other in self._cells if self._value(other, key) == value and value is not None]
+            for other in gone:
+                del self._cells[other]

@@ -44,8 +44,9 @@ def pod_notes(
     whys = {**plan.paused, **{why.subject: why.reason for why in plan.whys}}
     for pod in pending:
         demand = pod.gang or pod.group
-        why = whys.get(demand, "") if pod.gang or not pod.obstacle else pod.obstacle
-        if demand in coming and (pod.gang or not pod.obstacle):
+        alone = not pod.gang and bool(pod.obstacle)  # no node helps it, whatever comes for others of its group
+        why = pod.obstacle if alone else whys.get(demand, "")
+        if demand in coming and not alone:
             names = ", ".join(sorted(handoff.node for handoff in coming[demand]))
             comes = "comes" if len(coming[demand]) == 1 else "come"
             text = f"{names} {comes} from Slurm for {demand}{_when(coming[demand], handover_s, now)}"

@@ -108,13 +108,8 @@ def _alive(kube: KubeApi) -> bool:
 
 def _await_admission(admin: Connection) -> None:
     """A policy is enforced a moment after it was written: wait until a fence refuses a pod."""
-    fence = {
-        "apiVersion": "bridge.slurm-kube.io/v1alpha1",
-        "kind": "NodeFence",
-        "metadata": {"name": "shared"},
-        "spec": {"closed": {"no-such-node": "bridge:lease0000:0:0"}},
-    }
-    admin.call("POST", names.FENCES, body=fence)
+    closed = {"no-such-node": "bridge:lease0000:0:0"}
+    admin.call("POST", names.FENCES, body=our_object("NodeFence", "shared", {"closed": closed}))
 
     def refused() -> bool:
         try:
@@ -124,6 +119,11 @@ def _await_admission(admin: Connection) -> None:
         return False
 
     eventually("the fence is enforced", refused)
+
+
+def our_object(kind: str, name: str, spec: Json) -> Json:
+    """One of our custom resources."""
+    return {"apiVersion": f"{names.GROUP}/{names.VERSION}", "kind": kind, "metadata": {"name": name}, "spec": spec}
 
 
 def pod_body(name: str, node: str | None, *, gpus: int = 1, grace_s: int = 1, **metadata: Any) -> Json:

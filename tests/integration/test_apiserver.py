@@ -10,21 +10,18 @@ import pytest
 from bridge.kube import names
 from bridge.kube.connection import Connection
 from tests.contracts.apiserver import ApiserverContract, Place
-from tests.integration.control_plane import control_plane, eventually, kube_binary
-from tests.integration.kube_world import pod_body
+from tests.integration.control_plane import control_plane, eventually
+from tests.integration.kube_world import our_object, pod_body
 
 
 @pytest.fixture(scope="module")
 def admin(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Connection]:
     """Of a control plane with our resources and without a node controller."""
-    binary = kube_binary()
-    if binary is None:
-        pytest.skip("no Kubernetes on this machine: run testbed/bin/kube-binary")
-    with control_plane(tmp_path_factory.mktemp("kube"), binary) as plane:
+    with control_plane(tmp_path_factory.mktemp("kube")) as plane:
         plane.install()
         # Long: the apiserver tries an eviction of another UID again and again for 10 s before it says so.
         api = Connection.open(plane.kubeconfig, timeout_s=30)
-        api.call("POST", names.FENCES, body=_ours("NodeFence", "shared", {"closed": {}}))
+        api.call("POST", names.FENCES, body=our_object("NodeFence", "shared", {"closed": {}}))
         yield api
         api.close()
 
@@ -38,7 +35,7 @@ class TestRealApiserver(ApiserverContract):
         node = f"gpu-{next(_numbers)}.test"
         admin.call("POST", names.NODES, body={"apiVersion": "v1", "kind": "Node", "metadata": {"name": node}})
         spec = {"owner": "slurm", "lease": "lease0001", "epoch": 2, "generation": 5, "gpus": 8}
-        admin.call("POST", names.LOANS, body=_ours("NodeLoan", node, spec))
+        admin.call("POST", names.LOANS, body=our_object("NodeLoan", node, spec))
         pods = "/api/v1/namespaces/default/pods"
         name = f"chat-{node.removesuffix('.test')}"
         admin.call("POST", pods, body=pod_body(name, node, labels={"app": name}))
@@ -60,12 +57,3 @@ class TestRealApiserver(ApiserverContract):
         admin.call("POST", path, body=budget)
         one = f"{path}/keep-{name}"
         eventually("the budget counts", lambda: admin.call("GET", one).get("status", {}).get("observedGeneration"))
-
-
-def _ours(kind: str, name: str, spec: dict[str, object]) -> dict[str, object]:
-    return {
-        "apiVersion": f"{names.GROUP}/{names.VERSION}",
-        "kind": kind,
-        "metadata": {"name": name},
-        "spec": spec,
-    }

@@ -113,9 +113,8 @@ OURS = (
 
 
 def test_the_chart_installs_upgrades_and_leaves_nothing(helm: str, tmp_path: Path) -> None:
-    binary = kube_binary()
-    assert binary is not None, "built by the fixture of the other tests"
-    with control_plane(tmp_path, binary) as plane:
+    assert kube_binary() is not None, "built by the fixture of the other tests"
+    with control_plane(tmp_path) as plane:
         to_it = (*NAMESPACE, "--kubeconfig", plane.kubeconfig)
         plane.kubectl("apply", "-f", str(MANIFESTS / "base" / "namespace.yaml"))
         before = plane.kubectl("get", OURS, "-o", "name").stdout

@@ -13,7 +13,7 @@ from bridge.model.kube import DeviceHolder, LoanSpec, PodNote
 from bridge.model.ownership import Mark, Owner
 from tests.contracts.kube import KubePortContract
 from tests.contracts.kube_facts import KubeFacts
-from tests.integration.control_plane import control_plane, kube_binary
+from tests.integration.control_plane import control_plane
 from tests.integration.kube_world import Cluster, RealKubeWorld, pod_body, running_cluster, running_controller
 
 LEASE = "lease0001"
@@ -23,10 +23,7 @@ THEIR_TAINT = {"key": "site.example/repair", "value": "yes", "effect": "NoSchedu
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    binary = kube_binary()
-    if binary is None:
-        pytest.skip("no Kubernetes on this machine: run testbed/bin/kube-binary")
-    with control_plane(tmp_path_factory.mktemp("kube"), binary) as plane, running_cluster(plane) as running:
+    with control_plane(tmp_path_factory.mktemp("kube")) as plane, running_cluster(plane) as running:
         yield running
 
 

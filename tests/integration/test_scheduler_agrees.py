@@ -20,8 +20,8 @@ from bridge.kube.port import KubeApi
 from bridge.model.errors import Unreadable
 from bridge.model.kube import PendingPod
 from bridge.settings import KubeSettings
-from tests.integration.control_plane import ControlPlane, control_plane, eventually, kube_binary
-from tests.integration.kube_world import WallClock, pod_body
+from tests.integration.control_plane import ControlPlane, control_plane, eventually
+from tests.integration.kube_world import WallClock, our_object, pod_body
 
 PODS = "/api/v1/namespaces/default/pods"
 OURS = {"key": names.TAINT, "value": "lease0001", "effect": "NoSchedule"}
@@ -32,18 +32,9 @@ SHARED = {"a1": "a", "a2": "a", "b1": "b", "b2": "b"}
 
 @pytest.fixture(scope="module")
 def plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
-    binary = kube_binary()
-    if binary is None:
-        pytest.skip("no Kubernetes on this machine: run testbed/bin/kube-binary")
-    with control_plane(tmp_path_factory.mktemp("kube"), binary) as plane:
+    with control_plane(tmp_path_factory.mktemp("kube")) as plane:
         plane.install()
-        fence = {
-            "apiVersion": f"{names.GROUP}/{names.VERSION}",
-            "kind": "NodeFence",
-            "metadata": {"name": "shared"},
-            "spec": {"closed": {}},
-        }
-        plane.connect().call("POST", names.FENCES, body=fence)
+        plane.connect().call("POST", names.FENCES, body=our_object("NodeFence", "shared", {"closed": {}}))
         yield plane
 
 

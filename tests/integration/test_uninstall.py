@@ -16,7 +16,7 @@ from bridge.model.kube import LoanSpec
 from bridge.model.ownership import Mark, Owner
 from bridge.planning.leftovers import Leftover, LeftoverKind, SlurmMarks, commands, leftovers
 from bridge.settings import KubeSettings
-from tests.integration.control_plane import ControlPlane, control_plane, kube_binary
+from tests.integration.control_plane import ControlPlane, control_plane
 from tests.integration.kube_world import pod_body, running_cluster
 
 MARK = Mark("lease0001", 2, 5)
@@ -24,10 +24,7 @@ MARK = Mark("lease0001", 2, 5)
 
 @pytest.fixture(scope="module")
 def plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
-    binary = kube_binary()
-    if binary is None:
-        pytest.skip("no Kubernetes on this machine: run testbed/bin/kube-binary")
-    with control_plane(tmp_path_factory.mktemp("kube"), binary) as plane:
+    with control_plane(tmp_path_factory.mktemp("kube")) as plane:
         yield plane
 
 
